@@ -1,0 +1,293 @@
+/*
+ * ipc_cache.h - the client library of ipc-cache: attach to model weights that a broker holds, and publish them.
+ *
+ *	struct ipcc_client *client;
+ *	struct ipcc_model *model;
+ *	struct ipcc_tensor t;
+ *	struct ipcc_error err;
+ *
+ *	if (ipcc_connect(&client, NULL, &err) ||
+ *	    ipcc_attach(client, &(struct ipcc_attach_options){.model = "/models/minilm"}, &model, &err) ||
+ *	    ipcc_map(model, 0, &err) || ipcc_find(model, "embeddings.weight", &t, &err))
+ *		return complain(err.message);
+ *	const float *weights = ipcc_address(model, &t);
+ *
+ * Errors: every function that takes a `struct ipcc_error *` (may be NULL) returns 0 or a positive enum ipcc_code and says
+ * in `message` what was wrong and what to do. Outputs are untouched on failure.
+ *
+ * Threads: there is no global state. A client may be used by several threads, one request at a time (calls wait for each
+ * other); ipcc_cancel() may be called at any moment. A model is read-only after ipcc_map() and may be read by any number
+ * of threads. Freeing an object while another thread uses it is the caller's error.
+ *
+ * Fork: the connection, and with it the lease, is shared with a forked child until both have closed it. A child must not
+ * talk on it; the mappings stay valid in both.
+ */
+#ifndef IPC_CACHE_H
+#define IPC_CACHE_H
+
+#include "manifest/dtype.h"
+#include "manifest/error.h"
+#include "manifest/views.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define IPCC_KEY_ID_CHARS 33 /* 32 hexadecimal digits and a NUL */
+#define IPCC_WAIT_FOREVER (-1)
+
+/* The library's version, as "0.1.0". */
+const char *ipcc_version(void);
+/* A code's short name ("not-found"); never NULL. */
+const char *ipcc_code_name(int code);
+
+/* ---- connection ------------------------------------------------------------------------------------------------- */
+
+struct ipcc_client;
+
+struct ipcc_client_options {
+	/* The broker's directory. NULL: $IPC_CACHE_DIR, else /run/ipc-cache if it exists, else
+	 * /tmp/vllm_ipc_cache_uid_<UID>. */
+	const char *dir;
+	/* How long any one call may take, in ms, waiting that was asked for (wait_ms) not counted. 0: 10,000.
+	 * IPCC_WAIT_FOREVER: no limit. */
+	int timeout_ms;
+	/* Trust a broker of this uid besides the caller's own and root's; only with trust_uid_set. */
+	uid_t trust_uid;
+	bool trust_uid_set;
+};
+
+/* Connects to the broker and authenticates it: the directory must not be a link nor writable by others, and the peer must
+ * be the caller's uid, root or the trusted uid. `options` may be NULL.
+ * IPCC_NO_BROKER: nobody listens; IPCC_REFUSED: not to be trusted, or the broker does not take this user. */
+int ipcc_connect(struct ipcc_client **client, const struct ipcc_client_options *options, struct ipcc_error *err);
+/* Ends the connection, and with it the lease or an uncommitted publication. Mapped models stay mapped. NULL is fine. */
+void ipcc_close(struct ipcc_client *client);
+/* From any thread (not a signal handler's restriction: it is async-signal-safe): the call in flight and every later one
+ * return IPCC_CANCELED. Only ipcc_close() can follow. */
+void ipcc_cancel(struct ipcc_client *client);
+/* The connected socket's fd, for poll(): readable between calls means that the broker has something to say or is gone. */
+int ipcc_fd(const struct ipcc_client *client);
+
+/* ---- attaching -------------------------------------------------------------------------------------------------- */
+
+enum ipcc_verify {
+	IPCC_VERIFY_STAT = 0, /* size, device, inode, mtime, ctime of every source file; unknown is refused */
+	IPCC_VERIFY_HASH,     /* where stat cannot tell, read the files and compare content hashes */
+	IPCC_VERIFY_NONE,     /* trust whoever published */
+};
+
+struct ipcc_attach_options {
+	/* Which model: a path (contains '/' or names an existing file or folder; compared by its real path), the name
+	 * given at load, or the first 4 or more digits of the key's id. May be NULL when `fields` are given. */
+	const char *model;
+	/* Key fields that must match. With `exact` the key must have no others. */
+	const struct ipcc_field *fields;
+	uint32_t field_count;
+	bool exact;
+	/* Wait up to this many ms for a model that is loading or not there yet. 0: do not wait. IPCC_WAIT_FOREVER. */
+	int wait_ms;
+	/* Folder (or file) that holds the caller's own source files, compared with the manifest before anything is handed
+	 * over. NULL: `model` if it is a path, else the sources are not compared. */
+	const char *sources;
+	enum ipcc_verify verify;
+};
+
+struct ipcc_model;
+
+/* How the source files compared. */
+enum ipcc_source_state {
+	IPCC_SOURCES_UNCHECKED = 0,
+	IPCC_SOURCES_SAME,     /* by metadata */
+	IPCC_SOURCES_VERIFIED, /* by content hash */
+};
+
+/* Attaches: one round trip, O(segments). Verifies seals and checksum of the manifest and compares the source files; maps
+ * nothing yet. The connection is the lease until ipcc_detach() or ipcc_close(); it carries one lease at a time.
+ * IPCC_NOT_FOUND (the message lists what is there), IPCC_MISMATCH (field, expected, got), IPCC_UNKNOWN (sources cannot be
+ * told by metadata; use IPCC_VERIFY_HASH), IPCC_TIMEOUT. Free with ipcc_model_free(). */
+int ipcc_attach(struct ipcc_client *client, const struct ipcc_attach_options *options, struct ipcc_model **model,
+		struct ipcc_error *err);
+
+enum ipcc_map_flags {
+	IPCC_MAP_PRIVATE = 1, /* writable copy-on-write; the shared bytes stay as they are */
+};
+
+/* Maps all segments, read-only by page protection (a write is a SIGSEGV of the writer alone). Once per model. */
+int ipcc_map(struct ipcc_model *model, unsigned flags, struct ipcc_error *err);
+
+/* Ends the lease; manifest and mappings stay valid. Harmless when repeated. */
+int ipcc_detach(struct ipcc_model *model, struct ipcc_error *err);
+
+/* Is the lease still good? Without blocking. */
+enum ipcc_lease {
+	IPCC_LEASE_HELD,
+	IPCC_LEASE_EVICTED, /* the broker dropped the model by force; the mappings stay valid, free them soon */
+	IPCC_LEASE_ENDED,   /* detached, or the broker is gone; the mappings stay valid */
+};
+enum ipcc_lease ipcc_lease_state(struct ipcc_model *model);
+
+/* Unmaps everything, ends the lease if it is still held, frees. NULL is fine. */
+void ipcc_model_free(struct ipcc_model *model);
+
+/* What was attached. Strings and pointers live as long as the model. */
+struct ipcc_model_facts {
+	const char *name;
+	char key_id[IPCC_KEY_ID_CHARS];
+	uint64_t id;	     /* of this broker process */
+	uint64_t generation; /* larger is newer */
+	uint64_t created_ns; /* CLOCK_REALTIME */
+	uid_t owner_uid;
+	pid_t publisher_pid;
+	uint64_t bytes; /* all segments together */
+	uint32_t segments;
+	uint32_t tensors;
+	uint32_t fields;
+	uint32_t sources;
+	uint32_t attributes;
+	enum ipcc_source_state source_state;
+	const void *manifest; /* the raw bytes, ipc-cache-manifest(5) */
+	uint64_t manifest_bytes;
+};
+void ipcc_model_facts(const struct ipcc_model *model, struct ipcc_model_facts *facts);
+
+/* Entries by number; IPCC_NOT_FOUND beyond the last, IPCC_INVALID for an entry that points outside the manifest. */
+int ipcc_tensor(const struct ipcc_model *model, uint32_t i, struct ipcc_tensor *tensor, struct ipcc_error *err);
+int ipcc_segment(const struct ipcc_model *model, uint32_t i, struct ipcc_segment *segment, struct ipcc_error *err);
+int ipcc_source(const struct ipcc_model *model, uint32_t i, struct ipcc_source *source, struct ipcc_error *err);
+int ipcc_attribute(const struct ipcc_model *model, uint32_t i, struct ipcc_attribute *attribute,
+		   struct ipcc_error *err);
+int ipcc_field(const struct ipcc_model *model, uint32_t i, struct ipcc_field *field, struct ipcc_error *err);
+
+/* A tensor by name, through the hash index: nanoseconds. IPCC_NOT_FOUND. */
+int ipcc_find(const struct ipcc_model *model, const char *name, struct ipcc_tensor *tensor, struct ipcc_error *err);
+/* Where a segment, or a tensor got from this model, is mapped; NULL before ipcc_map(). A zero-size tensor has an address
+ * that must not be read. */
+void *ipcc_segment_address(const struct ipcc_model *model, uint32_t segment);
+void *ipcc_address(const struct ipcc_model *model, const struct ipcc_tensor *tensor);
+
+/* Re-hashes mapped segment `i` and compares with the manifest. IPCC_MISMATCH names the first damaged block and its
+ * offset; IPCC_NOT_FOUND when the publisher gave no hashes. */
+int ipcc_verify_segment(const struct ipcc_model *model, uint32_t i, struct ipcc_error *err);
+
+/* ---- publishing ------------------------------------------------------------------------------------------------- */
+
+struct ipcc_publish_options {
+	const char *name; /* display name; NULL: none */
+	const struct ipcc_field *fields;
+	uint32_t field_count;
+	const char *device; /* where the segments live: "host" (NULL: the same) */
+	const uint64_t *segment_bytes;
+	uint32_t segment_count;
+	enum ipcc_visibility visibility;
+	gid_t visible_gid;
+	/* While another publisher loads the same key: wait up to this many ms for it. 0: IPCC_BUSY at once. */
+	int wait_ms;
+	/* A resident model of the same key is replaced at the commit: it takes no new attach and goes with its last
+	 * lease. Otherwise IPCC_EXISTS. */
+	bool replace;
+};
+
+struct ipcc_publish;
+
+/* Claims the key with the broker, then creates the segments, mapped writable at ipcc_publish_address(). The connection is
+ * the claim: when it ends before the commit, nothing is left. One publication per client at a time.
+ * IPCC_EXISTS, IPCC_BUSY (names the other publisher), IPCC_NO_MEMORY (before anything is allocated), IPCC_REFUSED. */
+int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publish_options *options,
+		       struct ipcc_publish **publish, struct ipcc_error *err);
+void *ipcc_publish_address(const struct ipcc_publish *publish, uint32_t segment);
+
+/* What the manifest will say; all strings and arrays are copied. */
+int ipcc_publish_tensor(struct ipcc_publish *publish, const struct ipcc_tensor *tensor, struct ipcc_error *err);
+int ipcc_publish_source(struct ipcc_publish *publish, const struct ipcc_source *source, struct ipcc_error *err);
+int ipcc_publish_attribute(struct ipcc_publish *publish, const struct ipcc_attribute *attribute,
+			   struct ipcc_error *err);
+/* Block hashes of a segment that the caller computed while filling: (bytes + 4 MiB - 1) / 4 MiB times 16 bytes. A segment
+ * without them is hashed at the commit. */
+int ipcc_publish_hashes(struct ipcc_publish *publish, uint32_t segment, const uint8_t (*hashes)[16], uint32_t count,
+			struct ipcc_error *err);
+
+/* Hashes what was not hashed, unmaps and seals the segments, hands them and the manifest over. On success the model is
+ * resident and independent of this process; id and generation are stored unless NULL. Free the publication in any case. */
+int ipcc_publish_commit(struct ipcc_publish *publish, uint64_t *id, uint64_t *generation, struct ipcc_error *err);
+/* Frees; an uncommitted publication is given up (its connection ends: the client can only be closed). NULL is fine. */
+void ipcc_publish_free(struct ipcc_publish *publish);
+
+/* ---- looking and managing --------------------------------------------------------------------------------------- */
+
+struct ipcc_holder {
+	pid_t pid;
+	uid_t uid;
+	uint64_t since_ns; /* CLOCK_REALTIME */
+};
+
+struct ipcc_listing {
+	uint64_t id;
+	uint64_t generation; /* 0 while loading */
+	enum ipcc_model_state state; /* views.h, as all enumerations that travel */
+	const char *name;
+	char key_id[IPCC_KEY_ID_CHARS];
+	uid_t owner_uid;
+	pid_t publisher_pid;
+	enum ipcc_visibility visibility;
+	gid_t visible_gid;
+	uint64_t created_ns; /* of the commit; of the claim while loading */
+	uint64_t bytes;	     /* promised while loading */
+	uint32_t segments;
+	uint32_t tensors;
+	uint32_t field_count;
+	const struct ipcc_field *fields;
+	uint32_t leases;       /* all of them */
+	uint32_t holder_count; /* listed in `holders`, oldest first; at most 64 */
+	const struct ipcc_holder *holders;
+};
+
+struct ipcc_list {
+	uint32_t count;
+	struct ipcc_listing *models; /* by id */
+};
+
+/* The models that the caller may see; broker's owner and root see all. One allocation; free with ipcc_list_free(). */
+int ipcc_list(struct ipcc_client *client, struct ipcc_list **list, struct ipcc_error *err);
+void ipcc_list_free(struct ipcc_list *list);
+
+/* `model` as in ipcc_attach_options, and fields likewise. A model that is loading cannot be evicted: end its publisher.
+ * `draining` (may be NULL) is set when leases are left. */
+int ipcc_evict(struct ipcc_client *client, const char *model, const struct ipcc_field *fields, uint32_t field_count,
+	       enum ipcc_evict_mode mode, int wait_ms, bool *draining, struct ipcc_error *err);
+
+/* One round trip. */
+int ipcc_ping(struct ipcc_client *client, struct ipcc_error *err);
+
+struct ipcc_stat {
+	uint8_t instance[16];
+	pid_t pid;
+	uid_t uid;
+	char version[32];
+	uint64_t uptime_ns;
+	uint64_t connections; /* open now */
+	uint64_t models;      /* ready or draining */
+	uint64_t loading;
+	uint64_t leases;
+	uint64_t bytes; /* of all models, promised ones included */
+	uint64_t fds;	/* held for models */
+	uint64_t fd_limit;
+	/* Since the start. */
+	uint64_t accepted;
+	uint64_t refused; /* connections turned away, and requests answered with an error */
+	uint64_t attaches;
+	uint64_t mismatches;
+	uint64_t commits;
+	uint64_t evictions;
+};
+int ipcc_stat(struct ipcc_client *client, struct ipcc_stat *stat, struct ipcc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,338 @@
+/*
+ * Publishing: BEGIN, create and fill segments, SEGMENTS, DRAFT, COMMIT; see ipc_cache.h.
+ *
+ * Invariant: until COMMIT is answered everything belongs to this process and its connection; ending either leaves
+ * nothing behind.
+ */
+#include "broker/client/client.h"
+
+#include "loader/device/device.h"
+#include "manifest/builder.h"
+#include "manifest/fail.h"
+#include "manifest/fd.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct publish_segment {
+	struct device_segment memory;
+	struct hash128 *blocks; /* NULL until hashed */
+	struct hash128 hash;
+};
+
+struct ipcc_publish {
+	struct ipcc_client *client;
+	const struct device *device;
+	char *device_name;
+	struct builder *builder;
+	uint32_t segment_count;
+	struct publish_segment *segments;
+	bool committed;
+};
+
+static int check_memory(const struct device *device, const char *name, const struct ipcc_publish_options *options,
+			struct ipcc_error *err)
+{
+	uint64_t total = 0;
+	if (options->segment_count > MANIFEST_MAX_SEGMENTS)
+		return fail(err, IPCC_USAGE, "%u segments; a model has at most %d", options->segment_count,
+			    MANIFEST_MAX_SEGMENTS);
+	for (uint32_t i = 0; i < options->segment_count; i++)
+		if (options->segment_bytes[i] == 0 || add_overflows(total, options->segment_bytes[i], &total))
+			return fail(err, IPCC_USAGE, "segment %u: its size is zero, or the sizes exceed 64 bits", i);
+	return total == 0 ? IPCC_OK : device->memory_check(name, total, err);
+}
+
+static int begin(struct ipcc_client *client, const struct ipcc_publish_options *options, const struct key *key,
+		 struct ipcc_error *err)
+{
+	struct call call;
+	struct begin_reply reply;
+	size_t name_bytes = options->name == NULL ? 0 : strlen(options->name);
+	if (name_bytes > MANIFEST_MAX_NAME)
+		return fail(err, IPCC_USAGE, "the model's name has %zu bytes; at most %d", name_bytes, MANIFEST_MAX_NAME);
+	struct begin_request fixed = {
+		.flags = le32_make(options->replace ? BEGIN_REPLACE : 0),
+		.wait_ms = le32_make(wire_wait(options->wait_ms)),
+		.segment_count = le32_make(options->segment_count),
+		.visibility = le32_make(options->visibility),
+		.visible_gid = le32_make(options->visible_gid),
+		.name_bytes = le16_make((uint16_t)name_bytes),
+		.field_count = le16_make((uint16_t)key->count),
+		.field_bytes = le32_make((uint32_t)key->packed_bytes),
+	};
+	call_start(&call, MESSAGE_BEGIN);
+	message_append(&call.message, &fixed, sizeof(fixed));
+	for (uint32_t i = 0; i < options->segment_count; i++) {
+		le64 bytes = le64_make(options->segment_bytes[i]);
+		message_append(&call.message, &bytes, sizeof(bytes));
+	}
+	message_append(&call.message, options->name, name_bytes);
+	message_append(&call.message, key->packed, key->packed_bytes);
+	int rc = call_run(&call, client, NULL, 0, options->wait_ms, err);
+	if (rc == IPCC_OK) {
+		cursor_copy(&call.body, &reply, sizeof(reply));
+		rc = call_finished(&call, 0, err);
+	}
+	call_end(&call);
+	return rc;
+}
+
+static int describe(struct ipcc_publish *publish, const struct ipcc_publish_options *options, const struct key *key,
+		    struct ipcc_error *err)
+{
+	int rc = options->name == NULL ? IPCC_OK : builder_set_name(publish->builder, options->name, err);
+	for (uint32_t i = 0; rc == IPCC_OK && i < key->count; i++)
+		rc = builder_add_field(publish->builder, key->fields[i].name, key->fields[i].value, err);
+	return rc;
+}
+
+static int create_segments(struct ipcc_publish *publish, const struct ipcc_publish_options *options,
+			   struct ipcc_error *err)
+{
+	for (uint32_t i = 0; i < options->segment_count; i++) {
+		char name[64];
+		snprintf(name, sizeof(name), "ipc-cache-segment-%u", i);
+		int rc = publish->device->create(publish->device_name, name, options->segment_bytes[i],
+						 &publish->segments[i].memory, err);
+		if (rc != IPCC_OK)
+			return fail_within(err, "segment %u", i);
+	}
+	return IPCC_OK;
+}
+
+static struct ipcc_publish *publish_new(struct ipcc_client *client, const struct device *device, const char *name,
+					uint32_t segment_count)
+{
+	struct ipcc_publish *publish = calloc(1, sizeof(*publish));
+	if (publish == NULL)
+		return NULL;
+	publish->client = client;
+	publish->device = device;
+	publish->device_name = strdup(name);
+	publish->builder = builder_new();
+	publish->segments = calloc(segment_count + 1, sizeof(*publish->segments));
+	if (publish->device_name == NULL || publish->builder == NULL || publish->segments == NULL) {
+		publish->client = NULL;
+		ipcc_publish_free(publish);
+		return NULL;
+	}
+	publish->segment_count = segment_count;
+	for (uint32_t i = 0; i < segment_count; i++)
+		publish->segments[i].memory.fd = -1;
+	return publish;
+}
+
+EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publish_options *options,
+			      struct ipcc_publish **publish, struct ipcc_error *err)
+{
+	const char *name = options->device == NULL ? DEVICE_HOST : options->device;
+	struct key key = {0};
+	if (client->publishing != NULL)
+		return fail(err, IPCC_USAGE, "this client publishes another model; free that publication first");
+	const struct device *device = device_find(name, err);
+	int rc = device == NULL ? IPCC_NOT_FOUND : check_memory(device, name, options, err);
+	if (rc == IPCC_OK)
+		rc = key_init(&key, options->fields, options->field_count, err);
+	if (rc != IPCC_OK)
+		return rc;
+	struct ipcc_publish *made = publish_new(client, device, name, options->segment_count);
+	rc = made == NULL ? fail_errno(err, ENOMEM, "cannot publish") : describe(made, options, &key, err);
+	if (rc == IPCC_OK)
+		rc = begin(client, options, &key, err);
+	bool claimed = rc == IPCC_OK;
+	if (rc == IPCC_OK)
+		rc = create_segments(made, options, err);
+	key_fini(&key);
+	if (rc != IPCC_OK) {
+		if (made != NULL && !claimed)
+			made->client = NULL; /* nothing is claimed: the connection stays usable */
+		ipcc_publish_free(made);
+		return rc;
+	}
+	client->publishing = made;
+	*publish = made;
+	return IPCC_OK;
+}
+
+EXPORT void *ipcc_publish_address(const struct ipcc_publish *publish, uint32_t segment)
+{
+	return segment < publish->segment_count ? publish->segments[segment].memory.address : NULL;
+}
+
+EXPORT int ipcc_publish_tensor(struct ipcc_publish *publish, const struct ipcc_tensor *tensor, struct ipcc_error *err)
+{
+	return builder_add_tensor(publish->builder, tensor, err);
+}
+
+EXPORT int ipcc_publish_source(struct ipcc_publish *publish, const struct ipcc_source *source, struct ipcc_error *err)
+{
+	return builder_add_source(publish->builder, source, err);
+}
+
+EXPORT int ipcc_publish_attribute(struct ipcc_publish *publish, const struct ipcc_attribute *attribute,
+				  struct ipcc_error *err)
+{
+	return builder_add_attribute(publish->builder, attribute, err);
+}
+
+EXPORT int ipcc_publish_hashes(struct ipcc_publish *publish, uint32_t segment, const uint8_t (*hashes)[16],
+			       uint32_t count, struct ipcc_error *err)
+{
+	if (segment >= publish->segment_count)
+		return fail(err, IPCC_USAGE, "segment %u of %u", segment, publish->segment_count);
+	struct publish_segment *s = &publish->segments[segment];
+	uint64_t expected = hash_block_count(s->memory.bytes);
+	if (count != expected)
+		return fail(err, IPCC_USAGE, "segment %u: %u block hashes, %llu are due", segment, count,
+			    (unsigned long long)expected);
+	struct hash128 *copy = malloc(count * sizeof(*copy));
+	if (copy == NULL)
+		return fail_errno(err, ENOMEM, "cannot keep the block hashes of segment %u", segment);
+	memcpy(copy, hashes, count * sizeof(*copy));
+	free(s->blocks);
+	s->blocks = copy;
+	s->hash = hash_bytes(copy, count * sizeof(*copy));
+	return IPCC_OK;
+}
+
+/* Hashes what the caller did not, then ends writing for ever. */
+static int finish_segment(struct ipcc_publish *publish, uint32_t i, struct ipcc_error *err)
+{
+	struct publish_segment *s = &publish->segments[i];
+	uint64_t count = hash_block_count(s->memory.bytes);
+	if (s->blocks == NULL) {
+		s->blocks = malloc(count * sizeof(*s->blocks));
+		if (s->blocks == NULL)
+			return fail_errno(err, ENOMEM, "cannot hash segment %u", i);
+		s->hash = hash_range(s->memory.address, s->memory.bytes, s->blocks, 0);
+	}
+	struct ipcc_segment segment = {
+		.device = publish->device_name,
+		.bytes = s->memory.bytes,
+		.handle_kind = HANDLE_FD,
+		.block_count = (uint32_t)count,
+	};
+	memcpy(segment.hash, s->hash.bytes, sizeof(segment.hash));
+	int rc = builder_add_segment(publish->builder, &segment, s->blocks, err);
+	if (rc == IPCC_OK)
+		rc = publish->device->seal(&s->memory, err);
+	return rc == IPCC_OK ? IPCC_OK : fail_within(err, "segment %u", i);
+}
+
+static int send_segments(struct ipcc_publish *publish, struct ipcc_error *err)
+{
+	struct call call;
+	int fds[MANIFEST_MAX_SEGMENTS];
+	struct segments_request fixed = {.count = le32_make(publish->segment_count)};
+	for (uint32_t i = 0; i < publish->segment_count; i++)
+		fds[i] = publish->segments[i].memory.fd;
+	call_start(&call, MESSAGE_SEGMENTS);
+	message_append(&call.message, &fixed, sizeof(fixed));
+	int rc = call_run(&call, publish->client, fds, publish->segment_count, 0, err);
+	if (rc == IPCC_OK)
+		rc = call_finished(&call, 0, err);
+	call_end(&call);
+	return rc;
+}
+
+/* The draft in a sealed memfd of its own. */
+static int draft_memfd(struct ipcc_publish *publish, int *fd, uint64_t *bytes, struct ipcc_error *err)
+{
+	void *draft;
+	size_t length;
+	int rc = builder_finish(publish->builder, &draft, &length, err);
+	if (rc != IPCC_OK)
+		return rc;
+	cleanup_fd int made = memfd_new("ipc-cache-draft", length);
+	int failed = made < 0 ? made : fd_write_exact(made, draft, length, 0);
+	free(draft);
+	if (failed == 0)
+		failed = memfd_seal(made);
+	if (failed < 0)
+		return fail_errno(err, -failed, "cannot write the draft manifest");
+	*fd = fd_take(&made);
+	*bytes = length;
+	return IPCC_OK;
+}
+
+static int send_draft(struct ipcc_publish *publish, struct ipcc_error *err)
+{
+	struct call call;
+	cleanup_fd int fd = -1;
+	uint64_t bytes = 0;
+	int rc = draft_memfd(publish, &fd, &bytes, err);
+	if (rc != IPCC_OK)
+		return rc;
+	struct draft_request fixed = {.bytes = le64_make(bytes)};
+	call_start(&call, MESSAGE_DRAFT);
+	message_append(&call.message, &fixed, sizeof(fixed));
+	rc = call_run(&call, publish->client, &fd, 1, 0, err);
+	if (rc == IPCC_OK)
+		rc = call_finished(&call, 0, err);
+	call_end(&call);
+	return rc;
+}
+
+static int send_commit(struct ipcc_publish *publish, struct commit_reply *reply, struct ipcc_error *err)
+{
+	struct call call;
+	call_start(&call, MESSAGE_COMMIT);
+	int rc = call_run(&call, publish->client, NULL, 0, 0, err);
+	if (rc == IPCC_OK) {
+		cursor_copy(&call.body, reply, sizeof(*reply));
+		rc = call_finished(&call, 0, err);
+	}
+	call_end(&call);
+	return rc;
+}
+
+EXPORT int ipcc_publish_commit(struct ipcc_publish *publish, uint64_t *id, uint64_t *generation, struct ipcc_error *err)
+{
+	struct commit_reply reply;
+	int rc = IPCC_OK;
+	if (publish->committed || publish->client == NULL)
+		return fail(err, IPCC_USAGE, "the publication is over already");
+	for (uint32_t i = 0; rc == IPCC_OK && i < publish->segment_count; i++)
+		rc = finish_segment(publish, i, err);
+	if (rc == IPCC_OK && publish->segment_count > 0)
+		rc = send_segments(publish, err);
+	if (rc == IPCC_OK)
+		rc = send_draft(publish, err);
+	if (rc == IPCC_OK)
+		rc = send_commit(publish, &reply, err);
+	if (rc != IPCC_OK)
+		return rc;
+	publish->committed = true;
+	publish->client->publishing = NULL;
+	if (id != NULL)
+		*id = le64_get(reply.id);
+	if (generation != NULL)
+		*generation = le64_get(reply.generation);
+	return IPCC_OK;
+}
+
+void publish_orphan(struct ipcc_publish *publish)
+{
+	publish->client = NULL;
+}
+
+EXPORT void ipcc_publish_free(struct ipcc_publish *publish)
+{
+	if (publish == NULL)
+		return;
+	if (publish->client != NULL && !publish->committed) {
+		/* The connection is the claim: ending it gives the claim up. */
+		client_hang_up(publish->client);
+		publish->client->publishing = NULL;
+	}
+	for (uint32_t i = 0; i < publish->segment_count; i++) {
+		publish->device->destroy(&publish->segments[i].memory);
+		free(publish->segments[i].blocks);
+	}
+	builder_free(publish->builder);
+	free(publish->device_name);
+	free(publish->segments);
+	free(publish);
+}

@@ -1,0 +1,307 @@
+/*
+ * Receiving, sending, waiting and ending; see conn.h.
+ *
+ * Invariant: conn_close may be called at any point of handling a message; the memory stays until the end of the loop's
+ * turn, and `dead` says that nothing more may be done with it.
+ */
+#include "broker/conn.h"
+
+#include "broker/draft.h"
+#include "broker/request.h"
+#include "manifest/fail.h"
+#include "manifest/fd.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+void conn_accept(struct server *server, int fd)
+{
+	struct ipcc_error err = {0};
+	struct conn *conn = calloc(1, sizeof(*conn));
+	if (conn == NULL) {
+		fd_close(&fd);
+		return;
+	}
+	*conn = (struct conn){.server = server, .number = ++server->counters.accepted, .fd = fd,
+			       .deadline_ms = UINT64_MAX};
+	TAILQ_INSERT_TAIL(&server->conns, conn, link);
+	int rc = peer_read(fd, &conn->peer, &err);
+	if (rc == IPCC_OK)
+		rc = policy_connect(&server->policy, conn_asker(conn), &err);
+	if (rc == IPCC_OK)
+		rc = account_charge_connection(&server->accounts, conn->peer.uid, &conn->account, &err);
+	struct epoll_event event = {.events = conn->events = EPOLLIN | EPOLLRDHUP, .data.ptr = conn};
+	if (rc == IPCC_OK && epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
+		rc = fail_errno(&err, errno, "the broker cannot watch the connection");
+	if (rc != IPCC_OK) {
+		server->log("refused uid %u pid %d: %s", conn->peer.uid, conn->peer.pid, err.message);
+		conn_goodbye(conn, &err);
+		return;
+	}
+	conn->deadline_ms = now_ms() + server->config->hello_ms;
+	server_note_deadline(server, conn->deadline_ms);
+	/* The client has most likely sent its first request by now; saves a turn of the loop. */
+	conn_event(conn, EPOLLIN);
+}
+
+static uint64_t wanted_deadline(const struct conn *conn)
+{
+	const struct config *config = conn->server->config;
+	if (conn->outgoing != NULL)
+		return now_ms() + config->write_ms;
+	if (conn->parked.bytes != NULL)
+		return conn->parked.deadline_ms;
+	if (conn->draft != NULL || conn->claim != NULL || conn->lease != NULL)
+		return UINT64_MAX;
+	return conn->greeted ? now_ms() + config->idle_ms : conn->deadline_ms;
+}
+
+void conn_update(struct conn *conn)
+{
+	if (conn->dead)
+		return;
+	uint32_t events = EPOLLRDHUP;
+	if (conn->outgoing != NULL)
+		events |= EPOLLOUT;
+	else if (conn->parked.bytes == NULL && conn->draft == NULL && !conn->closing)
+		events |= EPOLLIN;
+	if (events != conn->events) {
+		struct epoll_event event = {.events = events, .data.ptr = conn};
+		if (epoll_ctl(conn->server->epoll_fd, EPOLL_CTL_MOD, conn->fd, &event) != 0) {
+			conn_close(conn);
+			return;
+		}
+		conn->events = events;
+	}
+	conn->deadline_ms = wanted_deadline(conn);
+	server_note_deadline(conn->server, conn->deadline_ms);
+}
+
+/* Sends with the fds of the lease: the manifest, then the segments. */
+static int send_with_fds(struct conn *conn, const uint8_t *bytes, size_t length)
+{
+	const struct model *model = conn->lease;
+	int fds[PROTOCOL_MAX_FDS];
+	fds[0] = model->manifest_fd;
+	for (uint32_t i = 0; i < model->segment_count; i++)
+		fds[i + 1] = model->segments[i].fd;
+	return wire_send(conn->fd, bytes, length, fds, model->segment_count + 1);
+}
+
+/* 0 when the socket took it, -EAGAIN when it is full, another error when the connection is over. */
+static int send_now(struct conn *conn, const uint8_t *bytes, size_t length, bool with_fds)
+{
+	if (!with_fds)
+		return wire_send(conn->fd, bytes, length, NULL, 0);
+	int rc = send_with_fds(conn, bytes, length);
+	conn->sent_fds = rc == 0;
+	return rc;
+}
+
+void conn_send(struct conn *conn, struct message *message, bool with_fds)
+{
+	if (conn->dead)
+		return;
+	message_finish(message, NULL);
+	int rc = conn->outgoing != NULL ? -EBUSY : send_now(conn, message->bytes, message->length, with_fds);
+	if (rc == -ETOOMANYREFS) {
+		struct ipcc_error err;
+		fail(&err, IPCC_REFUSED,
+		     "uid %u has too many file descriptors in unread replies; read them, or raise the broker's LimitNOFILE",
+		     conn->peer.uid);
+		struct message_header header;
+		memcpy(&header, message->bytes, sizeof(header));
+		conn_drop_lease(conn);
+		message_error(message, le16_get(header.type), le32_get(header.request), &err);
+		rc = send_now(conn, message->bytes, message->length, false);
+	}
+	if (rc == -EAGAIN && (conn->outgoing = malloc(message->length)) != NULL) {
+		memcpy(conn->outgoing, message->bytes, message->length);
+		conn->outgoing_bytes = message->length;
+		conn->outgoing_fds = with_fds;
+	} else if (rc != 0) {
+		conn_close(conn);
+	}
+}
+
+void conn_send_error(struct conn *conn, uint16_t type, uint32_t request, const struct ipcc_error *error)
+{
+	struct message message;
+	conn->server->counters.refused++;
+	conn->server->counters.mismatches += error->code == IPCC_MISMATCH;
+	message_error(&message, type, request, error);
+	conn_send(conn, &message, false);
+	if (error->code != IPCC_PROTOCOL || conn->dead)
+		return;
+	if (conn->outgoing == NULL)
+		conn_close(conn);
+	conn->closing = true;
+}
+
+void conn_goodbye(struct conn *conn, const struct ipcc_error *error)
+{
+	struct message message;
+	conn->server->counters.refused++;
+	message_error(&message, MESSAGE_GOODBYE, 0, error);
+	message_finish(&message, NULL);
+	wire_send(conn->fd, message.bytes, message.length, NULL, 0); /* as a favour: it ends either way */
+	conn_close(conn);
+}
+
+static void flush_outgoing(struct conn *conn)
+{
+	if (conn->outgoing_fds && (conn->lease == NULL || conn->lease->dropped)) {
+		conn_close(conn); /* evicted before the reply could be sent: there is nothing to hand over any more */
+		return;
+	}
+	int rc = send_now(conn, conn->outgoing, conn->outgoing_bytes, conn->outgoing_fds);
+	if (rc == -EAGAIN)
+		return;
+	free(conn->outgoing);
+	conn->outgoing = NULL;
+	if (rc != 0 || conn->closing)
+		conn_close(conn);
+	else
+		conn_update(conn);
+}
+
+static void receive(struct conn *conn)
+{
+	/* One for all connections: a message is handled, or copied, before the next one is received. */
+	static uint8_t buffer[PROTOCOL_MAX_MESSAGE];
+	struct wire_fds fds;
+	struct ipcc_error err;
+	ssize_t length = wire_receive(conn->fd, buffer, sizeof(buffer), &fds);
+	if (length == -EAGAIN)
+		return;
+	if (length > 0 && !fds.truncated) {
+		request_dispatch(conn, buffer, (size_t)length, &fds, false);
+		conn_update(conn);
+		return;
+	}
+	wire_fds_close(&fds);
+	if (length > 0 || length == -EMSGSIZE) {
+		fail(&err, IPCC_PROTOCOL,
+		     length > 0 ? "the message's file descriptors were cut off: more than %d, or the broker's table is full"
+				: "a message is longer than %d bytes",
+		     length > 0 ? PROTOCOL_MAX_FDS : PROTOCOL_MAX_MESSAGE);
+		conn_goodbye(conn, &err);
+	} else {
+		conn_close(conn);
+	}
+}
+
+void conn_event(struct conn *conn, uint32_t events)
+{
+	if (conn->dead)
+		return;
+	if (events & EPOLLIN && conn->events & EPOLLIN)
+		receive(conn);
+	else if (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP))
+		conn_close(conn);
+	else if (events & EPOLLOUT && conn->outgoing != NULL)
+		flush_outgoing(conn);
+}
+
+void conn_expired(struct conn *conn)
+{
+	struct ipcc_error err;
+	if (conn->outgoing != NULL) {
+		conn_close(conn);
+	} else if (conn->parked.bytes != NULL) {
+		conn_retry(conn, true);
+	} else {
+		fail(&err, IPCC_TIMEOUT, "%s for too long; the broker closes the connection",
+		     conn->greeted ? "nothing asked and nothing held" : "no greeting");
+		conn_goodbye(conn, &err);
+	}
+}
+
+bool conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id)
+{
+	if (conn->parked.bytes != NULL) { /* tried again, and waits on */
+		conn->parked.model_id = model_id;
+		return true;
+	}
+	uint8_t *copy = malloc(request->length);
+	if (copy == NULL)
+		return false;
+	memcpy(copy, request->bytes, request->length);
+	conn->parked = (struct parked){
+		.bytes = copy,
+		.length = request->length,
+		.deadline_ms = wait_ms == PROTOCOL_WAIT_FOREVER ? UINT64_MAX : now_ms() + wait_ms,
+		.model_id = model_id,
+	};
+	return true;
+}
+
+void conn_unpark(struct conn *conn)
+{
+	free(conn->parked.bytes);
+	conn->parked = (struct parked){0};
+}
+
+void conn_retry(struct conn *conn, bool expired)
+{
+	/* The request's bytes stay while it is handled; its handler parks it again by leaving them there. */
+	struct parked parked = conn->parked;
+	struct wire_fds none = {.count = 0};
+	request_dispatch(conn, parked.bytes, parked.length, &none, expired);
+	conn_update(conn);
+}
+
+void conn_take_lease(struct conn *conn, struct model *model, uint32_t request)
+{
+	conn->lease = model;
+	conn->lease_since_ns = now_realtime_ns();
+	conn->lease_request = request;
+	TAILQ_INSERT_TAIL(&model->leases, conn, lease_link);
+	model->lease_count++;
+	conn->server->lease_count++;
+}
+
+void conn_drop_lease(struct conn *conn)
+{
+	struct model *model = conn->lease;
+	if (model == NULL)
+		return;
+	conn->lease = NULL;
+	TAILQ_REMOVE(&model->leases, conn, lease_link);
+	model->lease_count--;
+	conn->server->lease_count--;
+	/* A lease that cannot be struck from the journal is found ended when its connection is: nothing is lost. */
+	journal_append(conn->server->journal,
+		       (struct journal_record){.kind = le32_make(JOURNAL_LEASE_END), .conn = le64_make(conn->number)}, NULL);
+	if (model->state == IPCC_MODEL_DRAINING && model->lease_count == 0)
+		server_remove_model(conn->server, model);
+}
+
+void conn_close(struct conn *conn)
+{
+	struct server *server = conn->server;
+	if (conn->dead)
+		return;
+	conn->dead = true;
+	if (conn->draft != NULL)
+		draft_cancel(conn);
+	if (conn->claim != NULL)
+		server_remove_model(server, conn->claim);
+	conn_drop_lease(conn);
+	conn_unpark(conn);
+	free(conn->outgoing);
+	conn->outgoing = NULL;
+	if (conn->account != NULL)
+		account_release_connection(&server->accounts, conn->account);
+	/* A parked copy of the socket would keep the connection open: say that it is over, then close. */
+	shutdown(conn->fd, SHUT_RDWR);
+	fd_close(&conn->fd);
+	TAILQ_INSERT_TAIL(&server->dead, conn, dead_link);
+}
+
+void conn_free(struct conn *conn)
+{
+	free(conn);
+}

@@ -1,0 +1,101 @@
+/*
+ * One connection: at most one request at a time, one reply unread, one claim, one lease.
+ *
+ * A connection is in one of these, which decides what the loop listens for and when it gives up:
+ *	fresh    no HELLO yet: closed after hello_ms
+ *	idle     nothing held: closed after idle_ms
+ *	holding  a lease or a claim: no time limit, the connection *is* the lease or the claim
+ *	parked   a request waits for the registry to change, until its own deadline; nothing is read
+ *	draft    its manifest is being validated; nothing is read
+ *	writing  the reply does not fit into the socket: closed after write_ms; nothing is read
+ */
+#ifndef IPCC_BROKER_CONN_H
+#define IPCC_BROKER_CONN_H
+
+#include "broker/link/wire.h"
+#include "broker/peer.h"
+#include "broker/server.h"
+
+struct draft;
+
+/* A request that waits: its bytes, to be handled again from the start. */
+struct parked {
+	uint8_t *bytes; /* NULL: none */
+	size_t length;
+	uint64_t deadline_ms; /* UINT64_MAX: none */
+	uint64_t model_id;    /* a model that it waits for, or 0 */
+};
+
+struct conn {
+	TAILQ_ENTRY(conn) link;
+	struct server *server;
+	uint64_t number; /* of this broker process, never reused; the journal's name for it */
+	int fd;
+	struct peer peer;
+	struct account *account;
+	uint32_t events; /* what epoll watches for */
+	bool greeted;
+	bool closing; /* ends as soon as the outgoing message is sent */
+	bool dead;    /* closed, and freed at the end of the turn */
+	TAILQ_ENTRY(conn) dead_link;
+
+	uint64_t deadline_ms; /* UINT64_MAX: none */
+
+	struct model *claim;	  /* LOADING, published over this connection */
+	uint64_t committed_id;	  /* of the last commit, so that a repeated COMMIT is answered alike */
+	uint64_t committed_generation;
+
+	struct draft *draft;
+	TAILQ_ENTRY(conn) draft_link;
+
+	struct model *lease;
+	uint64_t lease_since_ns; /* CLOCK_REALTIME */
+	uint32_t lease_request;	 /* the ATTACH that took it */
+	TAILQ_ENTRY(conn) lease_link;
+	bool sent_fds; /* an attach reply went out; is it read? */
+
+	struct parked parked;
+
+	uint8_t *outgoing; /* one message that the socket did not take yet, or NULL */
+	size_t outgoing_bytes;
+	bool outgoing_fds; /* with the fds of `lease` */
+};
+
+static inline struct asker conn_asker(const struct conn *conn)
+{
+	return (struct asker){.peer = &conn->peer, .socket = conn->fd};
+}
+
+/* Takes over `fd`, a socket that was just accepted; authenticates, charges, watches. On failure the peer is told why. */
+void conn_accept(struct server *server, int fd);
+
+/* epoll says so. */
+void conn_event(struct conn *conn, uint32_t events);
+/* The deadline has passed. */
+void conn_expired(struct conn *conn);
+/* The registry has changed: handle the parked request again. */
+void conn_retry(struct conn *conn, bool expired);
+
+/* Sends, or keeps for later; `with_fds`: the fds of the lease go along. */
+void conn_send(struct conn *conn, struct message *message, bool with_fds);
+/* Sends an error reply, and ends the connection if it is a PROTOCOL one. */
+void conn_send_error(struct conn *conn, uint16_t type, uint32_t request, const struct ipcc_error *error);
+/* Sends a GOODBYE with the reason and ends the connection. */
+void conn_goodbye(struct conn *conn, const struct ipcc_error *error);
+/* Ends the connection at once: lease, claim, draft and everything parked go with it. */
+void conn_close(struct conn *conn);
+void conn_free(struct conn *conn);
+
+/* Recomputes what to listen for and the deadline; after every change of state. */
+void conn_update(struct conn *conn);
+
+/* Keeps a request for later. False: no memory. `wait_ms` counts from the first time. */
+struct request;
+bool conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id);
+void conn_unpark(struct conn *conn);
+
+/* Leases. */
+void conn_take_lease(struct conn *conn, struct model *model, uint32_t request);
+void conn_drop_lease(struct conn *conn);
+
+#endif

@@ -1,0 +1,110 @@
+/*
+ * ipc-cached: holds model weights as file descriptors. This file reads the command line and the configuration, and prints;
+ * everything else is the server's.
+ */
+#include "broker/config.h"
+#include "broker/directory.h"
+#include "broker/link/rendezvous.h"
+#include "broker/protocol.h"
+#include "broker/server.h"
+#include "manifest/fail.h"
+#include "manifest/fd.h"
+
+#include <argp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *argp_program_version = "ipc-cached " IPCC_VERSION;
+
+struct arguments {
+	const char *dir;
+	const char *config;
+};
+
+static const struct argp_option options[] = {
+	{"dir", 'd', "DIR", 0, "Directory of the socket (default: $IPC_CACHE_DIR, $RUNTIME_DIRECTORY, or one in /tmp for you)",
+	 0},
+	{"config", 'c', "FILE", 0, "Configuration, an INI file; see ipc-cached(8)", 0},
+	{0},
+};
+
+static error_t parse_option(int key, char *value, struct argp_state *state)
+{
+	struct arguments *arguments = state->input;
+	switch (key) {
+	case 'd':
+		arguments->dir = value;
+		return 0;
+	case 'c':
+		arguments->config = value;
+		return 0;
+	case ARGP_KEY_ARG:
+		argp_error(state, "no argument is expected: %s", value);
+		return EINVAL;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static const struct argp parser = {options, parse_option, NULL,
+				   "The weight broker: holds GPU and host weights as file descriptors, so that they outlive "
+				   "the engine. Runs in the foreground until SIGTERM or SIGINT.",
+				   NULL, NULL, NULL};
+
+__attribute__((format(printf, 1, 2))) static void log_line(const char *format, ...)
+{
+	va_list list;
+	char line[1200];
+	va_start(list, format);
+	vsnprintf(line, sizeof(line), format, list);
+	va_end(list);
+	fprintf(stderr, "ipc-cached: %s\n", line);
+}
+
+static int complain(const struct ipcc_error *err)
+{
+	log_line("%s", err->message);
+	return err->code <= IPCC_NO_BROKER ? err->code : IPCC_REFUSED;
+}
+
+static int serve(const struct config *config)
+{
+	struct ipcc_error err = {0};
+	struct directory directory;
+	struct server server;
+	int rc = directory_init(&directory, config, &err);
+	if (rc != IPCC_OK)
+		return complain(&err);
+	rc = server_init(&server, config, fd_take(&directory.listen_fd), log_line, &err);
+	if (rc == IPCC_OK) {
+		log_line("%s ready: %s/%s", IPCC_VERSION, config->dir, PROTOCOL_SOCKET_NAME);
+		rc = server_run(&server, &err);
+		server_fini(&server);
+	}
+	directory_fini(&directory);
+	if (rc != IPCC_OK)
+		return complain(&err);
+	log_line("ended");
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct arguments arguments = {0};
+	struct ipcc_error err = {0};
+	static struct config config;
+	argp_err_exit_status = IPCC_USAGE;
+	argp_parse(&parser, argc, argv, 0, NULL, &arguments);
+	config_defaults(&config);
+	if (arguments.config != NULL && config_read(&config, arguments.config, &err) != IPCC_OK)
+		return complain(&err);
+	if (arguments.dir != NULL && (size_t)snprintf(config.dir, sizeof(config.dir), "%s", arguments.dir) >= sizeof(config.dir)) {
+		fail(&err, IPCC_USAGE, "--dir is longer than %zu bytes", sizeof(config.dir) - 1);
+		return complain(&err);
+	}
+	if (config.dir[0] == '\0')
+		rendezvous_broker_dir(config.dir);
+	return serve(&config);
+}

@@ -1,0 +1,22 @@
+/* Who is at the other end of a connection, as the kernel says it: never what a message claims. */
+#ifndef IPCC_BROKER_PEER_H
+#define IPCC_BROKER_PEER_H
+
+#include "manifest/error.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct peer {
+	uid_t uid;
+	gid_t gid;
+	pid_t pid; /* only ever shown: 0 when the peer lives in a pid namespace that we cannot see into */
+};
+
+/* Reads SO_PEERCRED. IPCC_REFUSED for a peer without an identity here (unmapped user namespace). */
+int peer_read(int socket, struct peer *peer, struct ipcc_error *err);
+
+/* Is `gid` the peer's group or one of its supplementary ones (SO_PEERGROUPS)? False when it cannot be told. */
+bool peer_in_group(int socket, const struct peer *peer, gid_t gid);
+
+#endif

@@ -1,0 +1,86 @@
+/*
+ * ATTACH and DETACH. The connection is the lease: it begins with the reply that brings the fds, and ends with DETACH or
+ * with the connection, whatever happens to the process.
+ */
+#include "broker/request.h"
+#include "manifest/fail.h"
+
+#include <sys/ioctl.h>
+#include <linux/sockios.h>
+
+/* Bytes that we sent and the peer has not read. */
+static int unread(const struct conn *conn)
+{
+	int bytes = 0;
+	return ioctl(conn->fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
+}
+
+static int attach_found(struct conn *conn, struct request *request, struct model *model, struct message *reply,
+			struct ipcc_error *err)
+{
+	struct server *server = conn->server;
+	if (conn->lease == NULL) {
+		conn_take_lease(conn, model, request->id);
+		int rc = server_journal_lease(server->journal, conn, err);
+		if (rc != IPCC_OK) {
+			conn_drop_lease(conn);
+			return rc;
+		}
+		server->counters.attaches++;
+	}
+	struct attach_reply body = {
+		.id = le64_make(model->id),
+		.generation = le64_make(model->generation),
+		.manifest_bytes = le64_make(model->manifest_bytes),
+		.segment_count = le32_make(model->segment_count),
+	};
+	message_append(reply, &body, sizeof(body));
+	return IPCC_OK;
+}
+
+static int attach_select(struct conn *conn, struct request *request, const struct selection *want,
+			 struct message *reply, struct ipcc_error *err)
+{
+	struct server *server = conn->server;
+	struct model *model = NULL;
+	int rc = registry_select(&server->registry, &server->policy, conn_asker(conn), want, &model, err);
+	if (rc == IPCC_OK)
+		return attach_found(conn, request, model, reply, err);
+	if (want->wait_ms == 0 || (rc != IPCC_BUSY && rc != IPCC_NOT_FOUND && rc != IPCC_MISMATCH))
+		return rc;
+	if (!request->expired && conn_park(conn, request, want->wait_ms, model == NULL ? 0 : model->id))
+		return REQUEST_LATER;
+	/* A mismatch stays what it is; for the rest it was the time that ran out. */
+	if (rc != IPCC_MISMATCH && err != NULL)
+		err->code = IPCC_TIMEOUT;
+	return rc == IPCC_MISMATCH ? rc : fail_within(err, "waited %u ms", want->wait_ms);
+}
+
+int handle_attach(struct conn *conn, struct request *request, struct message *reply, struct ipcc_error *err)
+{
+	struct selection want;
+	int rc = selection_read(&want, &request->body, err);
+	if (rc != IPCC_OK)
+		return rc;
+	if (!cursor_finished(&request->body))
+		rc = fail(err, IPCC_PROTOCOL, "ATTACH: its lengths do not add up");
+	else if (conn->sent_fds && unread(conn) > 0)
+		rc = fail(err, IPCC_PROTOCOL, "ATTACH before the reply to the last one was read");
+	else if (conn->lease != NULL && (conn->lease_request != request->id || conn->lease->dropped))
+		rc = fail(err, IPCC_REFUSED, "this connection holds a lease already; detach, or open a second one");
+	else if (conn->lease != NULL) /* sent again: the same answer */
+		rc = attach_found(conn, request, conn->lease, reply, err);
+	else
+		rc = attach_select(conn, request, &want, reply, err);
+	selection_fini(&want);
+	return rc;
+}
+
+int handle_detach(struct conn *conn, struct request *request, struct message *reply, struct ipcc_error *err)
+{
+	(void)reply;
+	if (!cursor_finished(&request->body))
+		return fail(err, IPCC_PROTOCOL, "DETACH has no body");
+	conn_drop_lease(conn);
+	return IPCC_OK;
+}

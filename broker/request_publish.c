@@ -1,0 +1,251 @@
+/*
+ * BEGIN, SEGMENTS, DRAFT, COMMIT: how a model becomes resident.
+ *
+ * Invariant: until COMMIT everything hangs on the publisher's connection (conn->claim) and goes with it; after COMMIT
+ * nothing does.
+ */
+#include "broker/draft.h"
+#include "broker/request.h"
+#include "manifest/fail.h"
+#include "manifest/fd.h"
+#include "manifest/utf8.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+struct begin {
+	uint32_t flags, wait_ms, segment_count, visibility;
+	gid_t visible_gid;
+	uint64_t segment_bytes[MANIFEST_MAX_SEGMENTS];
+	const char *name;
+	uint16_t name_bytes;
+	struct key key;
+};
+
+static int begin_read(struct begin *begin, struct cursor *c, struct ipcc_error *err)
+{
+	struct begin_request fixed;
+	cursor_copy(c, &fixed, sizeof(fixed));
+	begin->flags = le32_get(fixed.flags);
+	begin->wait_ms = le32_get(fixed.wait_ms);
+	begin->segment_count = le32_get(fixed.segment_count);
+	begin->visibility = le32_get(fixed.visibility);
+	begin->visible_gid = le32_get(fixed.visible_gid);
+	begin->name_bytes = le16_get(fixed.name_bytes);
+	if (begin->segment_count > MANIFEST_MAX_SEGMENTS || begin->name_bytes > MANIFEST_MAX_NAME ||
+	    (begin->flags & ~(uint32_t)BEGIN_REPLACE) != 0 || le32_get(fixed.reserved) != 0)
+		return fail(err, IPCC_PROTOCOL, "BEGIN: at most %d segments and %d bytes of name, known flags only",
+			    MANIFEST_MAX_SEGMENTS, MANIFEST_MAX_NAME);
+	for (uint32_t i = 0; i < begin->segment_count; i++) {
+		le64 bytes;
+		cursor_copy(c, &bytes, sizeof(bytes));
+		begin->segment_bytes[i] = le64_get(bytes);
+	}
+	begin->name = cursor_take(c, begin->name_bytes);
+	uint32_t field_bytes = le32_get(fixed.field_bytes);
+	const void *packed = cursor_take(c, field_bytes);
+	if (!cursor_finished(c))
+		return fail(err, IPCC_PROTOCOL, "BEGIN: its lengths do not add up");
+	if (!utf8_printable(begin->name, begin->name_bytes))
+		return fail(err, IPCC_INVALID, "the model's name must be UTF-8 without control characters");
+	if (le16_get(fixed.field_count) == 0)
+		return fail(err, IPCC_INVALID, "the key is empty; it must name everything that decides the bytes");
+	return key_init_packed(&begin->key, packed, field_bytes, le16_get(fixed.field_count), err);
+}
+
+static int sum_segments(const struct begin *begin, uint64_t *sum, struct ipcc_error *err)
+{
+	uint64_t total = 0;
+	for (uint32_t i = 0; i < begin->segment_count; i++)
+		if (begin->segment_bytes[i] == 0 || add_overflows(total, begin->segment_bytes[i], &total))
+			return fail(err, IPCC_INVALID, "segment %u: its size is zero, or the sizes exceed 64 bits", i);
+	*sum = total;
+	return IPCC_OK;
+}
+
+/* Somebody else publishes this key, or has published it. */
+static int begin_conflict(struct conn *conn, struct request *request, const struct begin *begin, struct ipcc_error *err)
+{
+	const struct registry *registry = &conn->server->registry;
+	char label[MODEL_LABEL_BYTES];
+	struct model *other = registry_find(registry, conn->peer.uid, &begin->key, IPCC_MODEL_LOADING);
+	if (other != NULL) {
+		if (begin->wait_ms > 0 && !request->expired && conn_park(conn, request, begin->wait_ms, other->id))
+			return REQUEST_LATER;
+		return fail(err, IPCC_BUSY, "%s is being published by process %d; wait for it, or attach with a wait",
+			    model_label(other, label), other->publisher_pid);
+	}
+	other = registry_find(registry, conn->peer.uid, &begin->key, IPCC_MODEL_READY);
+	if (other != NULL && (begin->flags & BEGIN_REPLACE) == 0)
+		return fail(err, IPCC_EXISTS,
+			    "%s is resident already (generation %" PRIu64 "); attach to it, or publish with replace",
+			    model_label(other, label), other->generation);
+	return IPCC_OK;
+}
+
+/* A BEGIN that was sent again. */
+static bool same_claim(const struct model *claim, const struct begin *begin)
+{
+	bool same = key_equal(&claim->key, &begin->key) && claim->segment_count == begin->segment_count;
+	for (uint32_t i = 0; same && i < claim->segment_count; i++)
+		same = claim->segments[i].bytes == begin->segment_bytes[i];
+	return same;
+}
+
+static int begin_claim(struct conn *conn, struct begin *begin, struct ipcc_error *err)
+{
+	struct server *server = conn->server;
+	struct account *account;
+	uint64_t bytes = 0;
+	int rc = sum_segments(begin, &bytes, err);
+	if (rc == IPCC_OK)
+		rc = account_charge_model(&server->accounts, conn->peer.uid, begin->segment_count, bytes, &account, err);
+	if (rc != IPCC_OK)
+		return rc;
+	struct model *model =
+		model_new(&begin->key, begin->name, begin->name_bytes, begin->segment_bytes, begin->segment_count);
+	if (model == NULL) {
+		account_release_model(&server->accounts, account, begin->segment_count, bytes);
+		return fail_errno(err, ENOMEM, "the broker cannot take the model");
+	}
+	model->id = ++server->registry.last_id;
+	model->created_ns = now_realtime_ns();
+	model->state = IPCC_MODEL_LOADING;
+	model->replace = (begin->flags & BEGIN_REPLACE) != 0;
+	model->account = account;
+	model->publisher_pid = conn->peer.pid;
+	model->visibility = begin->visibility;
+	model->visible_gid = begin->visible_gid;
+	model->publisher = conn;
+	conn->claim = model;
+	TAILQ_INSERT_TAIL(&server->registry.models, model, link);
+	server->registry_changed = true; /* who waits for this key now waits for this publisher */
+	return IPCC_OK;
+}
+
+int handle_begin(struct conn *conn, struct request *request, struct message *reply, struct ipcc_error *err)
+{
+	struct begin begin = {0};
+	int rc = begin_read(&begin, &request->body, err);
+	if (rc == IPCC_OK)
+		rc = policy_publish(&conn->server->policy, conn_asker(conn), begin.visibility, begin.visible_gid, err);
+	if (rc == IPCC_OK && conn->claim != NULL && !same_claim(conn->claim, &begin))
+		rc = fail(err, IPCC_REFUSED, "this connection publishes another model already; commit it or open a second one");
+	if (rc == IPCC_OK && conn->claim == NULL) {
+		rc = begin_conflict(conn, request, &begin, err);
+		if (rc == IPCC_OK)
+			rc = begin_claim(conn, &begin, err);
+	}
+	key_fini(&begin.key);
+	if (rc != IPCC_OK)
+		return rc;
+	struct begin_reply body = {.id = le64_make(conn->claim->id)};
+	message_append(reply, &body, sizeof(body));
+	return IPCC_OK;
+}
+
+/* Is the fd what was promised, and no other segment of this model? */
+static int check_segment(const struct model *claim, uint32_t i, int fd, struct memfd_facts *facts, struct ipcc_error *err)
+{
+	char what[32];
+	snprintf(what, sizeof(what), "segment %u", i);
+	int rc = memfd_check(fd, what, facts, err);
+	if (rc != IPCC_OK)
+		return rc;
+	if (facts->bytes != claim->segments[i].bytes)
+		return fail(err, IPCC_INVALID, "segment %u has %" PRIu64 " bytes, %" PRIu64 " were promised", i, facts->bytes,
+			    claim->segments[i].bytes);
+	for (uint32_t j = 0; j < claim->segment_count; j++) {
+		const struct model_segment *other = &claim->segments[j];
+		if (j != i && other->fd >= 0 && other->inode == facts->inode && other->device == facts->device)
+			return fail(err, IPCC_INVALID, "segment %u is the same memory as segment %u; each needs its own", i, j);
+	}
+	return IPCC_OK;
+}
+
+int handle_segments(struct conn *conn, struct request *request, struct message *reply, struct ipcc_error *err)
+{
+	struct segments_request fixed;
+	cursor_copy(&request->body, &fixed, sizeof(fixed));
+	uint32_t first = le32_get(fixed.first), count = le32_get(fixed.count);
+	struct model *claim = conn->claim;
+	(void)reply;
+	if (!cursor_finished(&request->body) || count != request->fds->count || count == 0)
+		return fail(err, IPCC_PROTOCOL, "SEGMENTS: says %u file descriptors, %u came", count, request->fds->count);
+	if (claim == NULL)
+		return fail(err, IPCC_REFUSED, "SEGMENTS without BEGIN: nothing is being published here");
+	if (!range_inside(first, count, claim->segment_count))
+		return fail(err, IPCC_INVALID, "segments %u to %" PRIu64 " of %u", first, first + (uint64_t)count - 1,
+			    claim->segment_count);
+	for (uint32_t i = 0; i < count; i++) {
+		struct memfd_facts facts;
+		struct model_segment *segment = &claim->segments[first + i];
+		int rc = check_segment(claim, first + i, request->fds->fds[i], &facts, err);
+		if (rc != IPCC_OK)
+			return rc;
+		fd_close(&segment->fd); /* handed over again: the newer one counts */
+		segment->fd = wire_fd_take(request->fds, i);
+		segment->device = facts.device;
+		segment->inode = facts.inode;
+	}
+	return IPCC_OK;
+}
+
+int handle_draft(struct conn *conn, struct request *request, struct message *reply, struct ipcc_error *err)
+{
+	struct draft_request fixed;
+	cursor_copy(&request->body, &fixed, sizeof(fixed));
+	(void)reply;
+	if (!cursor_finished(&request->body) || request->fds->count != 1)
+		return fail(err, IPCC_PROTOCOL, "DRAFT: one file descriptor is due, %u came", request->fds->count);
+	struct model *claim = conn->claim;
+	if (claim == NULL)
+		return fail(err, IPCC_REFUSED, "DRAFT without BEGIN: nothing is being published here");
+	for (uint32_t i = 0; i < claim->segment_count; i++)
+		if (claim->segments[i].fd < 0)
+			return fail(err, IPCC_REFUSED, "DRAFT before segment %u was handed over", i);
+	fd_close(&claim->manifest_fd); /* a second draft replaces the first */
+	int rc = draft_start(conn, wire_fd_take(request->fds, 0), le64_get(fixed.bytes), request->id, err);
+	return rc == IPCC_OK ? REQUEST_LATER : rc;
+}
+
+/* The older generation takes no new attach and goes with its last lease. */
+static void replace_older(struct server *server, const struct model *newer)
+{
+	struct model *older = registry_find(&server->registry, newer->account->uid, &newer->key, IPCC_MODEL_READY);
+	if (older != NULL)
+		server_drain_model(server, older);
+}
+
+int handle_commit(struct conn *conn, struct request *request, struct message *reply, struct ipcc_error *err)
+{
+	struct server *server = conn->server;
+	struct model *model = conn->claim;
+	if (!cursor_finished(&request->body))
+		return fail(err, IPCC_PROTOCOL, "COMMIT has no body");
+	if (model == NULL && conn->committed_id == 0)
+		return fail(err, IPCC_REFUSED, "COMMIT without BEGIN: nothing is being published here");
+	if (model != NULL) {
+		if (model->manifest_fd < 0)
+			return fail(err, IPCC_REFUSED, "COMMIT before a DRAFT was accepted");
+		int rc = server_journal_model(server->journal, model, JOURNAL_READY, err);
+		if (rc != IPCC_OK)
+			return rc;
+		replace_older(server, model);
+		model->state = IPCC_MODEL_READY;
+		model->publisher = NULL;
+		conn->claim = NULL;
+		conn->committed_id = model->id;
+		conn->committed_generation = model->generation;
+		server->registry_changed = true;
+		server->counters.commits++;
+		char label[MODEL_LABEL_BYTES];
+		server->log("resident: %s, %u tensors, %" PRIu64 " bytes, generation %" PRIu64, model_label(model, label),
+			    model->tensor_count, model->bytes, model->generation);
+	}
+	struct commit_reply body = {.id = le64_make(conn->committed_id),
+				    .generation = le64_make(conn->committed_generation)};
+	message_append(reply, &body, sizeof(body));
+	return IPCC_OK;
+}

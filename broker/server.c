@@ -1,0 +1,364 @@
+/*
+ * The event loop; see server.h.
+ *
+ * Order of a turn: events, one slice of a draft, deadlines, parked requests, then the dead are freed. An event names its
+ * connection by pointer, so nothing may be freed before all events of the turn are handled.
+ */
+#include "broker/server.h"
+
+#include "broker/conn.h"
+#include "broker/draft.h"
+#include "broker/reaper.h"
+#include "manifest/fail.h"
+#include "manifest/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* So many events, and so many new connections, before everything else gets its turn. */
+#define EVENTS_PER_TURN 64
+#define ACCEPTS_PER_TURN 16
+/* Below this not even one full message of fds could be received beside a few models. */
+#define MIN_FDS 512
+
+uint64_t now_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+uint64_t now_realtime_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+void server_note_deadline(struct server *server, uint64_t deadline_ms)
+{
+	if (deadline_ms < server->next_deadline_ms)
+		server->next_deadline_ms = deadline_ms;
+}
+
+static int raise_fd_limit(uint32_t *limit, struct ipcc_error *err)
+{
+	struct rlimit files;
+	if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+		return fail_errno(err, errno, "cannot read RLIMIT_NOFILE");
+	files.rlim_cur = files.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &files) != 0)
+		return fail_errno(err, errno, "cannot raise RLIMIT_NOFILE to its hard limit");
+	if (files.rlim_cur < MIN_FDS)
+		return fail(err, IPCC_REFUSED, "RLIMIT_NOFILE is %lu; the broker needs at least %d (systemd: LimitNOFILE=)",
+			    (unsigned long)files.rlim_cur, MIN_FDS);
+	*limit = files.rlim_cur > UINT32_MAX ? UINT32_MAX : (uint32_t)files.rlim_cur;
+	return IPCC_OK;
+}
+
+/* Everything that a new broker would have to know and that no manifest says. */
+static void write_snapshot(struct journal *journal, void *context)
+{
+	const struct server *server = context;
+	const struct model *model;
+	TAILQ_FOREACH(model, &server->registry.models, link) {
+		if (model->state == IPCC_MODEL_LOADING)
+			continue;
+		server_journal_model(journal, model, JOURNAL_READY, NULL);
+		if (model->state == IPCC_MODEL_DRAINING)
+			server_journal_model(journal, model, model->dropped ? JOURNAL_DROPPED : JOURNAL_DRAINING, NULL);
+		const struct conn *conn;
+		TAILQ_FOREACH(conn, &model->leases, lease_link)
+			server_journal_lease(journal, conn, NULL);
+	}
+}
+
+int server_journal_model(struct journal *journal, const struct model *model, enum journal_kind kind,
+			 struct ipcc_error *err)
+{
+	struct journal_record record = {
+		.kind = le32_make(kind),
+		.owner_uid = le32_make(model->account->uid),
+		.model = le64_make(model->id),
+		.value = le64_make(kind == JOURNAL_READY ? model->generation : model->bytes),
+		.segments = le32_make(model->segment_count),
+	};
+	return journal_append(journal, record, err);
+}
+
+int server_journal_lease(struct journal *journal, const struct conn *conn, struct ipcc_error *err)
+{
+	struct journal_record record = {
+		.kind = le32_make(JOURNAL_LEASE),
+		.model = le64_make(conn->lease->id),
+		.conn = le64_make(conn->number),
+		.value = le64_make(conn->lease_since_ns),
+	};
+	return journal_append(journal, record, err);
+}
+
+static int watch(struct server *server, int fd, void *what, struct ipcc_error *err)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = what};
+	if (epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
+		return fail_errno(err, errno, "cannot watch a file descriptor");
+	return IPCC_OK;
+}
+
+static int open_fds(struct server *server, struct ipcc_error *err)
+{
+	sigset_t signals;
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	if (sigprocmask(SIG_BLOCK, &signals, NULL) != 0)
+		return fail_errno(err, errno, "cannot block signals");
+	server->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+	server->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	server->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (server->signal_fd < 0 || server->epoll_fd < 0 || server->spare_fd < 0)
+		return fail_errno(err, errno, "cannot open the broker's own file descriptors");
+	if (getrandom(server->instance, sizeof(server->instance), 0) != sizeof(server->instance))
+		return fail_errno(err, errno, "cannot get random bytes");
+	server->journal = journal_new(write_snapshot, server, err);
+	if (server->journal == NULL)
+		return IPCC_FAILED;
+	int rc = watch(server, server->listen_fd, &server->listen_fd, err);
+	if (rc == IPCC_OK)
+		rc = watch(server, server->signal_fd, &server->signal_fd, err);
+	if (rc == IPCC_OK && (rc = reaper_start()) < 0)
+		rc = fail_errno(err, -rc, "cannot start the reaper thread");
+	return rc;
+}
+
+int server_init(struct server *server, const struct config *config, int listen_fd,
+		void (*log)(const char *format, ...), struct ipcc_error *err)
+{
+	*server = (struct server){
+		.config = config,
+		.policy = {.config = config, .self = geteuid()},
+		.started_ns = now_ms() * 1000000,
+		.epoll_fd = -1,
+		.listen_fd = listen_fd,
+		.signal_fd = -1,
+		.spare_fd = -1,
+		.next_deadline_ms = UINT64_MAX,
+		.log = log,
+	};
+	TAILQ_INIT(&server->registry.models);
+	TAILQ_INIT(&server->conns);
+	TAILQ_INIT(&server->dead);
+	TAILQ_INIT(&server->drafts);
+	uint32_t fd_limit = 0;
+	int rc = raise_fd_limit(&fd_limit, err);
+	accounts_init(&server->accounts, config, fd_limit);
+	if (rc == IPCC_OK)
+		rc = open_fds(server, err);
+	if (rc != IPCC_OK)
+		server_fini(server);
+	return rc;
+}
+
+/* With no fd left, accept fails and the connection would wait, and wake us, for ever: turn it away with the spare. */
+static void turn_away(struct server *server)
+{
+	struct ipcc_error err;
+	struct message message;
+	fd_close(&server->spare_fd);
+	int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+	if (fd >= 0) {
+		fail(&err, IPCC_REFUSED, "the broker is out of file descriptors; raise its LimitNOFILE");
+		message_error(&message, MESSAGE_GOODBYE, 0, &err);
+		wire_send(fd, message.bytes, message.length, NULL, 0);
+		fd_close(&fd);
+		server->counters.refused++;
+	}
+	server->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void accept_some(struct server *server)
+{
+	for (unsigned i = 0; i < ACCEPTS_PER_TURN; i++) {
+		int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd >= 0)
+			conn_accept(server, fd);
+		else if (errno == EMFILE || errno == ENFILE)
+			turn_away(server);
+		else if (errno != EINTR && errno != ECONNABORTED)
+			return;
+	}
+}
+
+static void handle_event(struct server *server, const struct epoll_event *event)
+{
+	struct signalfd_siginfo info;
+	if (event->data.ptr == &server->listen_fd)
+		accept_some(server);
+	else if (event->data.ptr == &server->signal_fd)
+		server->stopping = read(server->signal_fd, &info, sizeof(info)) == sizeof(info);
+	else
+		conn_event(event->data.ptr, event->events);
+}
+
+static void expire(struct server *server)
+{
+	uint64_t now = now_ms();
+	struct conn *conn;
+	if (now < server->next_deadline_ms)
+		return;
+	server->next_deadline_ms = UINT64_MAX;
+	TAILQ_FOREACH(conn, &server->conns, link) {
+		if (!conn->dead && conn->deadline_ms <= now)
+			conn_expired(conn);
+		if (!conn->dead)
+			server_note_deadline(server, conn->deadline_ms);
+	}
+}
+
+static void retry_parked(struct server *server)
+{
+	struct conn *conn;
+	/* A retried request may change the registry again: those that wait get another turn. */
+	server->registry_changed = false;
+	TAILQ_FOREACH(conn, &server->conns, link)
+		if (conn->parked.bytes != NULL)
+			conn_retry(conn, false);
+}
+
+static int wait_ms(const struct server *server)
+{
+	if (!TAILQ_EMPTY(&server->drafts) || server->registry_changed)
+		return 0;
+	if (server->next_deadline_ms == UINT64_MAX)
+		return -1;
+	uint64_t now = now_ms();
+	if (server->next_deadline_ms <= now)
+		return 0;
+	uint64_t left = server->next_deadline_ms - now;
+	return left > 60000 ? 60000 : (int)left;
+}
+
+static void free_dead(struct server *server)
+{
+	struct conn *conn;
+	while ((conn = TAILQ_FIRST(&server->dead)) != NULL) {
+		TAILQ_REMOVE(&server->dead, conn, dead_link);
+		TAILQ_REMOVE(&server->conns, conn, link);
+		conn_free(conn);
+	}
+}
+
+int server_run(struct server *server, struct ipcc_error *err)
+{
+	struct epoll_event events[EVENTS_PER_TURN];
+	while (!server->stopping) {
+		int count = epoll_wait(server->epoll_fd, events, EVENTS_PER_TURN, wait_ms(server));
+		if (count < 0 && errno != EINTR)
+			return fail_errno(err, errno, "epoll_wait");
+		for (int i = 0; i < count; i++)
+			handle_event(server, &events[i]);
+		draft_step(server);
+		expire(server);
+		if (server->registry_changed)
+			retry_parked(server);
+		free_dead(server);
+	}
+	return IPCC_OK;
+}
+
+/* Those who wait for it to become ready are told that it will not. */
+static void tell_waiters(struct server *server, const struct model *model)
+{
+	struct conn *conn;
+	struct ipcc_error err;
+	char label[MODEL_LABEL_BYTES];
+	fail(&err, IPCC_NOT_FOUND, "the publisher of %s, process %d, ended without committing it; load it again",
+	     model_label(model, label), model->publisher_pid);
+	TAILQ_FOREACH(conn, &server->conns, link) {
+		struct message_header header;
+		if (conn->parked.bytes == NULL || conn->parked.model_id != model->id)
+			continue;
+		memcpy(&header, conn->parked.bytes, sizeof(header));
+		if (le16_get(header.type) != MESSAGE_ATTACH)
+			continue; /* a second publisher takes over instead */
+		conn_unpark(conn);
+		conn_send_error(conn, MESSAGE_ATTACH, le32_get(header.request), &err);
+		conn_update(conn);
+	}
+}
+
+void server_remove_model(struct server *server, struct model *model)
+{
+	if (model->state == IPCC_MODEL_LOADING) {
+		model->publisher->claim = NULL;
+		tell_waiters(server, model);
+	} else {
+		server_journal_model(server->journal, model, JOURNAL_GONE, NULL);
+	}
+	TAILQ_REMOVE(&server->registry.models, model, link);
+	account_release_model(&server->accounts, model->account, model->segment_count, model->bytes);
+	model_free(model);
+	server->registry_changed = true;
+}
+
+void server_drain_model(struct server *server, struct model *model)
+{
+	if (model->lease_count == 0) {
+		server_remove_model(server, model);
+		return;
+	}
+	model->state = IPCC_MODEL_DRAINING;
+	server->registry_changed = true;
+	/* Unwritten, a new broker would find it ready again: more than was asked for, but nothing wrong or lost. */
+	server_journal_model(server->journal, model, JOURNAL_DRAINING, NULL);
+}
+
+void server_drop_model(struct server *server, struct model *model)
+{
+	if (model->lease_count == 0) {
+		server_remove_model(server, model);
+		return;
+	}
+	model->state = IPCC_MODEL_DRAINING;
+	model->dropped = true;
+	server->registry_changed = true;
+	server_journal_model(server->journal, model, JOURNAL_DROPPED, NULL);
+	model_drop_fds(model);
+	/* Telling one may end its connection, and with the last lease the model: hold on to it by its id. */
+	uint64_t id = model->id;
+	struct conn *conn;
+	TAILQ_FOREACH(conn, &server->conns, link) {
+		struct message event;
+		if (conn->dead || conn->lease == NULL || conn->lease->id != id)
+			continue;
+		message_start(&event, MESSAGE_EVICTED, 0, IPCC_OK);
+		conn_send(conn, &event, false);
+		conn_update(conn);
+	}
+}
+
+void server_fini(struct server *server)
+{
+	struct model *model;
+	struct conn *conn;
+	TAILQ_FOREACH(conn, &server->conns, link)
+		conn_close(conn);
+	free_dead(server);
+	while ((model = TAILQ_FIRST(&server->registry.models)) != NULL)
+		server_remove_model(server, model);
+	reaper_stop();
+	journal_free(server->journal);
+	accounts_fini(&server->accounts);
+	fd_close(&server->listen_fd);
+	fd_close(&server->signal_fd);
+	fd_close(&server->epoll_fd);
+	fd_close(&server->spare_fd);
+}

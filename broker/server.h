@@ -1,0 +1,81 @@
+/*
+ * The daemon's one thread: an epoll loop over the listening socket, a signalfd and the connections.
+ *
+ * Nothing in it blocks and no turn of it takes longer than about a millisecond: messages are handled one per connection
+ * and turn, drafts are copied and validated in slices (draft.h), memory is freed by the reaper.
+ */
+#ifndef IPCC_BROKER_SERVER_H
+#define IPCC_BROKER_SERVER_H
+
+#include "broker/account.h"
+#include "broker/config.h"
+#include "broker/journal.h"
+#include "broker/policy.h"
+#include "broker/registry.h"
+
+#include <sys/queue.h>
+
+struct counters {
+	uint64_t accepted;
+	uint64_t refused;
+	uint64_t attaches;
+	uint64_t mismatches;
+	uint64_t commits;
+	uint64_t evictions;
+};
+
+struct server {
+	const struct config *config;
+	struct policy policy;
+	struct accounts accounts;
+	struct registry registry;
+	struct journal *journal;
+	struct counters counters;
+	uint8_t instance[16];
+	uint64_t started_ns; /* CLOCK_MONOTONIC */
+	uint32_t lease_count;
+
+	int epoll_fd;
+	int listen_fd;
+	int signal_fd;
+	int spare_fd; /* given up for a moment to turn a connection away when there is no other fd */
+
+	uint64_t next_deadline_ms; /* the earliest that a connection may have; UINT64_MAX: none */
+	bool registry_changed;	   /* parked requests are to be tried again */
+	bool stopping;
+
+	TAILQ_HEAD(, conn) conns;  /* the dead ones too, so that closing one while walking over them is safe */
+	TAILQ_HEAD(, conn) dead;   /* freed at the end of the turn, when no event can name them */
+	TAILQ_HEAD(, conn) drafts; /* the first one is being copied and validated */
+
+	/* Where events worth a line go; set by main. */
+	void (*log)(const char *format, ...) __attribute__((format(printf, 1, 2)));
+};
+
+/* Takes over `listen_fd`. Blocks SIGTERM and SIGINT, and starts the reaper. */
+int server_init(struct server *server, const struct config *config, int listen_fd,
+		void (*log)(const char *format, ...), struct ipcc_error *err);
+/* Until SIGTERM or SIGINT. */
+int server_run(struct server *server, struct ipcc_error *err);
+void server_fini(struct server *server);
+
+/* Makes sure that the loop wakes up in time. */
+void server_note_deadline(struct server *server, uint64_t deadline_ms);
+
+/* Journal entries of a model and of a lease. */
+int server_journal_model(struct journal *journal, const struct model *model, enum journal_kind kind,
+			 struct ipcc_error *err);
+int server_journal_lease(struct journal *journal, const struct conn *conn, struct ipcc_error *err);
+
+/* No new attach from now on; gone with the last lease, at once if there is none. */
+void server_drain_model(struct server *server, struct model *model);
+/* Drains, closes the fds, and tells the holders. */
+void server_drop_model(struct server *server, struct model *model);
+
+/* Ends a model of any state: fds to the reaper, charge back, waiters told. Leases must be gone. */
+void server_remove_model(struct server *server, struct model *model);
+
+uint64_t now_ms(void);		/* CLOCK_MONOTONIC */
+uint64_t now_realtime_ns(void); /* CLOCK_REALTIME */
+
+#endif

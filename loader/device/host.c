@@ -1,0 +1,128 @@
+/*
+ * Host memory: a segment is a memfd.
+ *
+ * Invariants: all pages exist from creation on, so that no later access can fail (SIGBUS) or allocate; a segment is mapped
+ * writable only between create and seal, by its creator; what others map was checked to be sealed and complete first.
+ */
+#include "loader/device/backends.h"
+#include "loader/device/memory.h"
+#include "manifest/fail.h"
+#include "manifest/fd.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* The kernel takes 249 bytes of name; the name is for people who look into /proc. */
+#define MAX_NAME_BYTES 200
+
+static int host_memory_check(const char *device, uint64_t bytes, struct ipcc_error *err)
+{
+	(void)device;
+	return memory_check("", bytes, err);
+}
+
+static int check_size(uint64_t bytes, struct ipcc_error *err)
+{
+	if (bytes == 0 || bytes > INT64_MAX)
+		return fail(err, IPCC_USAGE, "a host segment cannot have %" PRIu64 " bytes", bytes);
+	return 0;
+}
+
+static int host_create(const char *device, const char *name, uint64_t bytes, struct device_segment *segment,
+		       struct ipcc_error *err)
+{
+	char short_name[MAX_NAME_BYTES];
+	(void)device;
+
+	int r = check_size(bytes, err);
+	/* The kernel would allocate page after page until it has to kill somebody. */
+	if (r == 0)
+		r = memory_check("", bytes, err);
+	if (r != 0)
+		return r;
+	snprintf(short_name, sizeof(short_name), "%s", name);
+	int made = memfd_new(short_name, bytes);
+	cleanup_fd int fd = made >= 0 ? made : -1;
+	/* tmpfs says ENOSPC for memory too. */
+	if (made == -ENOSPC || made == -ENOMEM)
+		return fail(err, IPCC_NO_MEMORY,
+			    "no memory for a host segment of %" PRIu64 " bytes: %s; evict a model or end something",
+			    bytes, strerror(-made));
+	if (made < 0)
+		return fail_errno(err, -made, "creating a host segment of %" PRIu64 " bytes", bytes);
+	void *address = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (address == MAP_FAILED)
+		return fail_errno(err, errno, "mapping a host segment of %" PRIu64 " bytes", bytes);
+	*segment = (struct device_segment){.fd = fd_take(&fd), .address = address, .bytes = bytes};
+	return 0;
+}
+
+static void unmap_segment(struct device_segment *segment)
+{
+	if (segment->address != NULL)
+		munmap(segment->address, segment->bytes);
+	segment->address = NULL;
+}
+
+static int host_seal(struct device_segment *segment, struct ipcc_error *err)
+{
+	unmap_segment(segment);
+	int r = memfd_seal(segment->fd);
+	if (r == -EBUSY)
+		return fail_errno(
+			err, EBUSY,
+			"a host segment cannot be sealed: it is still mapped or pinned somewhere; unmap it there "
+			"first");
+	return r < 0 ? fail_errno(err, -r, "sealing a host segment") : 0;
+}
+
+static void host_destroy(struct device_segment *segment)
+{
+	unmap_segment(segment);
+	fd_close(&segment->fd);
+}
+
+static int host_map(const char *device, int fd, uint64_t bytes, bool private_copy, void **address,
+		    struct ipcc_error *err)
+{
+	struct memfd_facts facts;
+	(void)device;
+
+	int r = check_size(bytes, err);
+	if (r == 0)
+		r = memfd_check(fd, "segment", &facts, err);
+	if (r != 0)
+		return r;
+	if (facts.bytes != bytes)
+		return fail(err, IPCC_INVALID, "segment: has %" PRIu64 " bytes, its manifest says %" PRIu64,
+			    facts.bytes, bytes);
+	int access = private_copy ? PROT_READ | PROT_WRITE : PROT_READ;
+	void *mapped = mmap(NULL, bytes, access, private_copy ? MAP_PRIVATE : MAP_SHARED, fd, 0);
+	/* Before Linux 6.7 a sealed memfd cannot be mapped shared, not even for reading, through a writable fd. A private
+	 * mapping that is only read has the same pages. */
+	if (mapped == MAP_FAILED && errno == EPERM)
+		mapped = mmap(NULL, bytes, access, MAP_PRIVATE, fd, 0);
+	if (mapped == MAP_FAILED)
+		return fail_errno(err, errno, "mapping a segment of %" PRIu64 " bytes", bytes);
+	*address = mapped;
+	return 0;
+}
+
+static void host_unmap(void *address, uint64_t bytes)
+{
+	if (address != NULL)
+		munmap(address, bytes);
+}
+
+const struct device device_host = {
+	.kind = DEVICE_HOST,
+	.memory_check = host_memory_check,
+	.create = host_create,
+	.seal = host_seal,
+	.destroy = host_destroy,
+	.map = host_map,
+	.unmap = host_unmap,
+};

@@ -1,0 +1,168 @@
+/*
+ * See plan.h. Two passes: segments are counted until the limit suffices, then everything is laid out. Nothing can
+ * overflow in the second pass: the first has added up all sizes, rounded up, with checks.
+ */
+#include "loader/plan.h"
+
+#include "loader/shown.h"
+#include "manifest/bytes.h"
+#include "manifest/fail.h"
+#include "manifest/format.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#define ALIGNMENT ((uint64_t)MANIFEST_TENSOR_ALIGNMENT)
+
+void plan_fini(struct plan *plan)
+{
+	free(plan->segment_bytes);
+	free(plan->places);
+	free(plan->reads);
+	*plan = (struct plan){0};
+}
+
+/* Where the next tensor goes. `used` is aligned. */
+struct cursor_place {
+	uint32_t segment;
+	uint64_t used;
+};
+
+/* Moves on to the next segment if `bytes` more would exceed the limit; a first tensor always fits. */
+static void make_place(struct cursor_place *at, uint64_t bytes, uint64_t limit)
+{
+	if (at->used != 0 && (at->used > limit || bytes > limit - at->used)) {
+		at->segment++;
+		at->used = 0;
+	}
+}
+
+static uint64_t count_segments(const struct plan_tensor *tensors, uint32_t count, uint64_t limit)
+{
+	struct cursor_place at = {0};
+
+	for (uint32_t i = 0; i < count; i++) {
+		make_place(&at, tensors[i].bytes, limit);
+		at.used += align_up(tensors[i].bytes, ALIGNMENT);
+	}
+	return (uint64_t)at.segment + 1;
+}
+
+/* The order that is promised, and a sum that does not overflow; stores that sum of sizes as they are. */
+static int check_request(const struct plan_tensor *tensors, uint32_t count, uint64_t *tensor_bytes,
+			 struct ipcc_error *err)
+{
+	uint64_t sum = 0, padded = 0, end = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		const struct plan_tensor *t = &tensors[i];
+		if (i > 0 && (t->file < t[-1].file || (t->file == t[-1].file && t->begin < end)))
+			return fail(err, IPCC_USAGE, "tensor %u of the plan is out of order or overlaps", i);
+		if (add_overflows(t->begin, t->bytes, &end) || add_overflows(padded, t->bytes, &padded) ||
+		    padded > UINT64_MAX - ALIGNMENT)
+			return fail(err, IPCC_INVALID, "the sizes of the tensors overflow at tensor %u of the plan", i);
+		padded = align_up(padded, ALIGNMENT);
+		sum += t->bytes;
+	}
+	*tensor_bytes = sum;
+	return 0;
+}
+
+/* The read that fetches tensor `t` into `place`, merged with the one before where both ends meet. */
+static void add_read(struct plan *plan, const struct plan_tensor *t, const struct plan_place *place)
+{
+	if (t->bytes == 0)
+		return;
+	if (plan->read_count > 0) {
+		struct plan_read *last = &plan->reads[plan->read_count - 1];
+		if (last->file == t->file && last->file_offset + last->bytes == t->begin &&
+		    last->segment == place->segment && last->offset + last->bytes == place->offset) {
+			last->bytes += t->bytes;
+			return;
+		}
+	}
+	plan->reads[plan->read_count++] = (struct plan_read){
+		.file = t->file,
+		.segment = place->segment,
+		.file_offset = t->begin,
+		.offset = place->offset,
+		.bytes = t->bytes,
+	};
+}
+
+static void lay_out(struct plan *plan, const struct plan_tensor *tensors, uint32_t count, uint64_t limit)
+{
+	struct cursor_place at = {0};
+
+	for (uint32_t i = 0; i < count; i++) {
+		make_place(&at, tensors[i].bytes, limit);
+		plan->places[i] = (struct plan_place){at.segment, at.used, tensors[i].bytes};
+		add_read(plan, &tensors[i], &plan->places[i]);
+		at.used += align_up(tensors[i].bytes, ALIGNMENT);
+		plan->segment_bytes[at.segment] = at.used;
+	}
+	plan->tensor_count = count;
+	plan->segment_count = count > 0 ? at.segment + 1 : 0;
+	for (uint32_t i = 0; i < plan->segment_count; i++) {
+		/* Only tensors without elements: memory of no size cannot be mapped. */
+		if (plan->segment_bytes[i] == 0)
+			plan->segment_bytes[i] = ALIGNMENT;
+		plan->total_bytes += plan->segment_bytes[i];
+	}
+}
+
+int plan_init(struct plan *plan, const struct plan_tensor *tensors, uint32_t count, uint64_t segment_limit_bytes,
+	      struct ipcc_error *err)
+{
+	uint64_t limit = segment_limit_bytes != 0 ? segment_limit_bytes : PLAN_SEGMENT_LIMIT_BYTES;
+	struct plan made = {0};
+	uint64_t segments;
+
+	int r = check_request(tensors, count, &made.tensor_bytes, err);
+	if (r != 0)
+		return r;
+	/* Ends: one segment holds everything once the limit exceeds the sum. */
+	while ((segments = count_segments(tensors, count, limit)) > MANIFEST_MAX_SEGMENTS) {
+		if (mul_overflows(limit, 2, &limit))
+			limit = UINT64_MAX;
+	}
+	made.segment_bytes = calloc(segments, sizeof(*made.segment_bytes));
+	made.places = calloc((size_t)count + 1, sizeof(*made.places));
+	made.reads = calloc((size_t)count + 1, sizeof(*made.reads));
+	if (made.segment_bytes == NULL || made.places == NULL || made.reads == NULL) {
+		plan_fini(&made);
+		return fail(err, IPCC_NO_MEMORY, "no memory to plan %u tensors", count);
+	}
+	lay_out(&made, tensors, count, limit);
+	*plan = made;
+	return 0;
+}
+
+int plan_init_checkpoint(struct plan *plan, const struct checkpoint *cp, uint64_t segment_limit_bytes,
+			 struct ipcc_error *err)
+{
+	uint32_t count = 0;
+
+	if (cp->tensor_count == 0)
+		return fail(err, IPCC_INVALID, "%s: has no tensors, there is nothing to load", shown(cp->root));
+	struct plan_tensor *tensors = calloc(cp->tensor_count, sizeof(*tensors));
+	if (tensors == NULL)
+		return fail(err, IPCC_NO_MEMORY, "no memory to plan %u tensors", cp->tensor_count);
+	for (uint32_t f = 0; f < cp->file_count; f++) {
+		const struct safetensors *header = &cp->files[f].header;
+		for (uint32_t i = 0; i < header->tensor_count; i++) {
+			const struct safetensors_tensor *t = &header->tensors[i];
+			if (t->rank > MANIFEST_MAX_RANK) {
+				free(tensors);
+				return fail(
+					err, IPCC_REFUSED,
+					"%s: tensor '%s' has %u dimensions; a resident model's tensors have at most %d",
+					shown(header->path), shown(t->name), t->rank, MANIFEST_MAX_RANK);
+			}
+			tensors[count++] = (struct plan_tensor){f, t->begin, t->end - t->begin};
+		}
+	}
+	int r = plan_init(plan, tensors, count, segment_limit_bytes, err);
+	free(tensors);
+	return r;
+}

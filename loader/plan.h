@@ -1,0 +1,71 @@
+/*
+ * A plan: which file ranges go to which segment and offset, as plain data, made without any I/O.
+ *
+ *   - places[i] says where tensor i of the request lies; tensors keep the order of the request, which is that of the
+ *     disk, and start at multiples of MANIFEST_TENSOR_ALIGNMENT;
+ *   - no tensor straddles segments; a tensor larger than the limit has a segment to itself;
+ *   - every byte of a segment belongs to one tensor at most; the gaps between them belong to none and stay zero;
+ *   - reads are sorted by (file, file_offset) and do not overlap; neighbours contiguous in file and segment are one read;
+ *   - segment sizes are multiples of MANIFEST_TENSOR_ALIGNMENT and never zero.
+ */
+#ifndef IPCC_LOADER_PLAN_H
+#define IPCC_LOADER_PLAN_H
+
+#include "loader/checkpoint.h"
+#include "manifest/error.h"
+
+#include <stdint.h>
+
+#define PLAN_SEGMENT_LIMIT_BYTES ((uint64_t)4 << 30)
+
+/* What is asked for: `bytes` bytes at `begin` of file `file`. */
+struct plan_tensor {
+	uint32_t file;
+	uint64_t begin;
+	uint64_t bytes; /* may be 0 */
+};
+
+struct plan_place {
+	uint32_t segment;
+	uint64_t offset;
+	uint64_t bytes;
+};
+
+struct plan_read {
+	uint32_t file;
+	uint32_t segment;
+	uint64_t file_offset;
+	uint64_t offset; /* in the segment */
+	uint64_t bytes;	 /* never 0 */
+};
+
+/* Immutable once made; may be shared between threads. */
+struct plan {
+	uint32_t segment_count;
+	uint32_t tensor_count;
+	uint32_t read_count;
+	uint64_t *segment_bytes;
+	struct plan_place *places;
+	struct plan_read *reads;
+	uint64_t tensor_bytes; /* of all tensors */
+	uint64_t total_bytes;  /* of all segments */
+};
+
+/*
+ * Plans `count` tensors, which must be sorted by (file, begin) and not overlap (else IPCC_USAGE).
+ * `segment_limit_bytes`: the size a segment should not exceed; 0 for the default, PLAN_SEGMENT_LIMIT_BYTES. It is raised
+ * until MANIFEST_MAX_SEGMENTS suffice. Release with plan_fini; *plan is untouched on failure. IPCC_INVALID: sizes
+ * overflow; IPCC_NO_MEMORY.
+ */
+int plan_init(struct plan *plan, const struct plan_tensor *tensors, uint32_t count, uint64_t segment_limit_bytes,
+	      struct ipcc_error *err);
+
+/* Plans all tensors of a checkpoint: places[i] is that of checkpoint_tensor(cp, i). Refuses in addition a checkpoint
+ * without tensors (IPCC_INVALID) and a tensor whose rank a manifest cannot express (IPCC_REFUSED). */
+int plan_init_checkpoint(struct plan *plan, const struct checkpoint *cp, uint64_t segment_limit_bytes,
+			 struct ipcc_error *err);
+
+/* Harmless on a zeroed struct. */
+void plan_fini(struct plan *plan);
+
+#endif

@@ -1,0 +1,65 @@
+/*
+ * Element types: those of the safetensors reference parser 0.8, in its order of size. The numbers are part of the
+ * manifest format and never change.
+ */
+#ifndef IPCC_MANIFEST_DTYPE_H
+#define IPCC_MANIFEST_DTYPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum ipcc_dtype {
+	IPCC_DTYPE_BOOL = 1,
+	IPCC_DTYPE_F4 = 2,
+	IPCC_DTYPE_F6_E2M3 = 3,
+	IPCC_DTYPE_F6_E3M2 = 4,
+	IPCC_DTYPE_U8 = 5,
+	IPCC_DTYPE_I8 = 6,
+	IPCC_DTYPE_F8_E5M2 = 7,
+	IPCC_DTYPE_F8_E4M3 = 8,
+	IPCC_DTYPE_F8_E8M0 = 9,
+	IPCC_DTYPE_F8_E4M3FNUZ = 10,
+	IPCC_DTYPE_F8_E5M2FNUZ = 11,
+	IPCC_DTYPE_I16 = 12,
+	IPCC_DTYPE_U16 = 13,
+	IPCC_DTYPE_F16 = 14,
+	IPCC_DTYPE_BF16 = 15,
+	IPCC_DTYPE_I32 = 16,
+	IPCC_DTYPE_U32 = 17,
+	IPCC_DTYPE_F32 = 18,
+	IPCC_DTYPE_C64 = 19,
+	IPCC_DTYPE_F64 = 20,
+	IPCC_DTYPE_I64 = 21,
+	IPCC_DTYPE_U64 = 22,
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+/* The safetensors name ("BF16"), or NULL for a number that is no dtype. */
+const char *dtype_name(uint32_t dtype);
+/* The dtype of that name, or 0. */
+uint32_t dtype_from_name(const char *name);
+/* Bits of one element (4, 6, 8, ... 64), or 0. */
+uint32_t dtype_bits(uint32_t dtype);
+/* What an element's address must be a multiple of, in bytes; 1 for sub-byte types. */
+uint32_t dtype_alignment(uint32_t dtype);
+
+/* Bytes of a dense tensor. False when the element count or the bits overflow 64 bits, or the last byte is not full
+ * (the rules of the reference parser, in its order of multiplication). */
+bool dtype_dense_bytes(uint32_t dtype, const uint64_t *shape, uint32_t rank, uint64_t *bytes);
+
+/* The strides, in elements, of a dense row-major tensor; all 0 when it has no element (a product that overflows is then
+ * no error). The caller knows that the element count does not overflow: dtype_dense_bytes or dtype_view_bits said so. */
+void dtype_dense_strides(const uint64_t *shape, uint32_t rank, uint64_t *strides);
+
+/* Bits from the first element to the end of the last one of a strided view, 0 when it has no element. False when that
+ * overflows 64 bits or `dtype` is none. */
+bool dtype_view_bits(uint32_t dtype, const uint64_t *shape, const uint64_t *strides, uint32_t rank, uint64_t *bits);
+
+#endif

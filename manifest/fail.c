@@ -1,0 +1,111 @@
+/*
+ * Filling struct ipcc_error.
+ *
+ * Texts pass through utf8_clean: names from files and peers reach messages, and a message ends on a terminal or in a
+ * log, where a control character or half a character would do harm. Everything is formatted aside first, so that
+ * arguments may point into `err` itself.
+ */
+#include "manifest/fail.h"
+
+#include "manifest/utf8.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void format_message(char *text, size_t bytes, const char *format, va_list args)
+{
+	if (vsnprintf(text, bytes, format, args) < 0)
+		text[0] = '\0';
+}
+
+static void store_text(char *to, size_t bytes, const char *from)
+{
+	size_t length = from == NULL ? 0 : strnlen(from, bytes);
+	if (length == bytes) /* cut before a character, not inside one */
+		for (length--; length > 0 && ((unsigned char)from[length] & 0xc0) == 0x80;)
+			length--;
+	if (length > 0)
+		memcpy(to, from, length);
+	to[length] = '\0';
+	utf8_clean(to);
+}
+
+/* A fresh error: nothing of an older one stays. */
+static int store(struct ipcc_error *err, enum ipcc_code code, int sys_errno, const char *message)
+{
+	err->code = code;
+	err->sys_errno = sys_errno;
+	err->field[0] = err->expected[0] = err->got[0] = '\0';
+	store_text(err->message, sizeof(err->message), message);
+	return code;
+}
+
+int fail(struct ipcc_error *err, enum ipcc_code code, const char *format, ...)
+{
+	char message[sizeof(err->message)];
+	va_list args;
+
+	if (err == NULL)
+		return code;
+	va_start(args, format);
+	format_message(message, sizeof(message), format, args);
+	va_end(args);
+	return store(err, code, 0, message);
+}
+
+int fail_errno(struct ipcc_error *err, int sys_errno, const char *format, ...)
+{
+	enum ipcc_code code = sys_errno == ENOMEM ? IPCC_NO_MEMORY : IPCC_FAILED;
+	char message[sizeof(err->message)], reason[128];
+	va_list args;
+
+	if (err == NULL)
+		return code;
+	va_start(args, format);
+	format_message(message, sizeof(message), format, args);
+	va_end(args);
+
+	const char *text = strerror_r(sys_errno, reason, sizeof(reason));
+	size_t length = strlen(message), tail = strlen(text) + 3;
+	if (length + tail > sizeof(message)) /* the reason is worth more than the end of the message */
+		length = sizeof(message) - tail;
+	snprintf(message + length, sizeof(message) - length, ": %s", text);
+	return store(err, code, sys_errno, message);
+}
+
+int fail_mismatch(struct ipcc_error *err, const char *field, const char *expected, const char *got, const char *format,
+		  ...)
+{
+	struct ipcc_error made = {0};
+	va_list args;
+
+	if (err == NULL)
+		return IPCC_MISMATCH;
+	va_start(args, format);
+	format_message(made.message, sizeof(made.message), format, args);
+	va_end(args);
+	utf8_clean(made.message);
+	made.code = IPCC_MISMATCH;
+	store_text(made.field, sizeof(made.field), field);
+	store_text(made.expected, sizeof(made.expected), expected);
+	store_text(made.got, sizeof(made.got), got);
+	*err = made;
+	return IPCC_MISMATCH;
+}
+
+int fail_within(struct ipcc_error *err, const char *format, ...)
+{
+	char prefix[256], joined[sizeof(prefix) + 2 + sizeof(err->message)];
+	va_list args;
+
+	if (err == NULL)
+		return IPCC_FAILED;
+	va_start(args, format);
+	format_message(prefix, sizeof(prefix), format, args);
+	va_end(args);
+	snprintf(joined, sizeof(joined), "%s: %s", prefix, err->message);
+	store_text(err->message, sizeof(err->message), joined);
+	return err->code;
+}

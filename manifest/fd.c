@@ -1,0 +1,177 @@
+/*
+ * Plain fd helpers, and memfds.
+ *
+ * memfd_check meets fds of any kind from any peer, so it asks only what answers at once for each of them: F_GETFL and
+ * F_GET_SEALS are answered by the kernel's own tables, and F_GET_SEALS succeeds for nothing but memory-backed files. fstat
+ * comes after it, because an fstat on a FUSE file waits for a server that the peer may control.
+ */
+#include "manifest/fd.h"
+
+#include "manifest/fail.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
+#endif
+
+void fd_close(int *fd)
+{
+	int saved = errno;
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+	errno = saved;
+}
+
+void free_pointer(void *pointer_to_pointer)
+{
+	void **pointer = pointer_to_pointer;
+	free(*pointer);
+	*pointer = NULL;
+}
+
+int fd_read_exact(int fd, void *to, size_t bytes, uint64_t offset)
+{
+	char *at = to;
+
+	while (bytes > 0) {
+		ssize_t got = pread(fd, at, bytes, (off_t)offset);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return -errno;
+		if (got == 0)
+			return -ENODATA;
+		at += got;
+		bytes -= (size_t)got;
+		offset += (uint64_t)got;
+	}
+	return 0;
+}
+
+int fd_write_exact(int fd, const void *from, size_t bytes, uint64_t offset)
+{
+	const char *at = from;
+
+	while (bytes > 0) {
+		ssize_t put = pwrite(fd, at, bytes, (off_t)offset);
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put < 0)
+			return -errno;
+		if (put == 0)
+			return -EIO;
+		at += put;
+		bytes -= (size_t)put;
+		offset += (uint64_t)put;
+	}
+	return 0;
+}
+
+/* fallocate rather than ftruncate: a reader's fault in a hole of a sealed memfd would allocate a page. */
+static int allocate_pages(int fd, uint64_t bytes)
+{
+	int result;
+
+	if (bytes > INT64_MAX)
+		return -EFBIG;
+	if (bytes == 0)
+		return 0;
+	do
+		result = fallocate(fd, 0, 0, (off_t)bytes);
+	while (result < 0 && errno == EINTR);
+	return result < 0 ? -errno : 0;
+}
+
+int memfd_new(const char *name, uint64_t bytes)
+{
+	cleanup_fd int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	if (fd < 0 && errno == EINVAL) /* an older kernel */
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return -errno;
+	int result = allocate_pages(fd, bytes);
+	return result < 0 ? result : fd_take(&fd);
+}
+
+#define MEMFD_SEALS (F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
+
+int memfd_seal(int fd)
+{
+	return fcntl(fd, F_ADD_SEALS, MEMFD_SEALS) < 0 ? -errno : 0;
+}
+
+static int check_mode(int fd, const char *what, struct ipcc_error *err)
+{
+	int flags = fcntl(fd, F_GETFL);
+	if (flags < 0)
+		return fail(err, IPCC_INVALID, "%s: fd %d is not open; send an open memfd", what, fd);
+	if (flags & O_PATH)
+		return fail(err, IPCC_INVALID,
+			    "%s was opened with O_PATH, which gives no access to its bytes; send the memfd "
+			    "itself",
+			    what);
+	if ((flags & O_ACCMODE) == O_WRONLY)
+		return fail(err, IPCC_INVALID,
+			    "%s is open for writing only, so nobody can read it; send an fd opened O_RDWR or "
+			    "O_RDONLY",
+			    what);
+	return 0;
+}
+
+static int check_seals(int fd, const char *what, struct ipcc_error *err)
+{
+	static const struct {
+		int seal;
+		const char *name;
+	} wanted[] = {{F_SEAL_WRITE, "WRITE"}, {F_SEAL_GROW, "GROW"}, {F_SEAL_SHRINK, "SHRINK"}, {F_SEAL_SEAL, "SEAL"}};
+	char missing[64] = "";
+
+	int seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0)
+		return fail(err, IPCC_INVALID,
+			    "%s is not a memfd (it has no seals: a file, pipe, socket or device); create it "
+			    "with memfd_create(MFD_ALLOW_SEALING)",
+			    what);
+	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+		if (seals & wanted[i].seal)
+			continue;
+		if (missing[0] != '\0')
+			strcat(missing, ", ");
+		strcat(missing, wanted[i].name);
+	}
+	if (missing[0] != '\0')
+		return fail(err, IPCC_INVALID,
+			    "%s lacks the seals %s, so its bytes could still change; unmap it, then seal it "
+			    "(F_SEAL_WRITE, GROW, SHRINK, SEAL) before it is sent",
+			    what, missing);
+	return 0;
+}
+
+int memfd_check(int fd, const char *what, struct memfd_facts *facts, struct ipcc_error *err)
+{
+	struct stat st;
+
+	int code = check_mode(fd, what, err);
+	if (code == 0)
+		code = check_seals(fd, what, err);
+	if (code != 0)
+		return code;
+	if (fstat(fd, &st) < 0)
+		return fail_errno(err, errno, "%s: fstat", what);
+	if ((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size)
+		return fail(err, IPCC_INVALID,
+			    "%s is sparse: %" PRIu64 " of its %" PRIu64 " bytes are allocated, and readers would "
+			    "allocate the rest; allocate all pages (fallocate) before sealing",
+			    what, (uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
+	*facts = (struct memfd_facts){.bytes = (uint64_t)st.st_size, .device = st.st_dev, .inode = st.st_ino};
+	return 0;
+}

@@ -1,0 +1,173 @@
+/* The host device: a segment's life, and what readers may do with it. */
+#include "loader/device/device.h"
+#include "manifest/fd.h"
+#include "tests/unit/leaks.h"
+#include "tests/unit/loader_files.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BYTES ((uint64_t)3 << 20)
+
+TestSuite(loader_host, .init = leaks_before, .fini = leaks_after);
+
+static const struct device *host(void)
+{
+	const struct device *device = device_find(DEVICE_HOST, NULL);
+	cr_assert_not_null(device);
+	return device;
+}
+
+static struct device_segment make(void)
+{
+	struct device_segment segment = {.fd = -1};
+	struct ipcc_error err = {0};
+
+	cr_assert_eq(host()->create(DEVICE_HOST, "test", BYTES, &segment, &err), 0, "%s", err.message);
+	return segment;
+}
+
+static struct device_segment make_sealed(void)
+{
+	struct device_segment segment = make();
+	struct ipcc_error err = {0};
+
+	memset(segment.address, 0x5a, segment.bytes);
+	cr_assert_eq(host()->seal(&segment, &err), 0, "%s", err.message);
+	cr_assert_null(segment.address);
+	return segment;
+}
+
+Test(loader_host, a_new_segment_is_zero_and_has_all_its_pages)
+{
+	struct device_segment segment = make();
+	struct stat st;
+
+	cr_assert_eq(fstat(segment.fd, &st), 0);
+	cr_assert_eq((uint64_t)st.st_size, BYTES);
+	cr_assert_geq((uint64_t)st.st_blocks * 512, BYTES);
+	for (uint64_t i = 0; i < BYTES; i += 4096)
+		cr_assert_eq(((const char *)segment.address)[i], 0);
+	host()->destroy(&segment);
+	host()->destroy(&segment);
+	cr_assert_eq(segment.fd, -1);
+}
+
+Test(loader_host, a_sealed_segment_is_read_and_never_mapped_writable)
+{
+	struct device_segment segment = make_sealed();
+	struct ipcc_error err = {0};
+	void *address;
+
+	cr_assert_eq(host()->map(DEVICE_HOST, segment.fd, BYTES, false, &address, &err), 0, "%s", err.message);
+	cr_assert_eq(((const char *)address)[BYTES - 1], 0x5a);
+	cr_assert_eq(mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, segment.fd, 0), MAP_FAILED);
+	cr_assert_eq(errno, EPERM);
+	cr_assert_lt(pwrite(segment.fd, "x", 1, 0), 0);
+	cr_assert_lt(ftruncate(segment.fd, 0), 0);
+	host()->unmap(address, BYTES);
+	host()->destroy(&segment);
+}
+
+Test(loader_host, a_write_through_the_mapping_kills_the_writer_alone)
+{
+	struct device_segment segment = make_sealed();
+	struct ipcc_error err = {0};
+	void *address;
+	int status;
+
+	cr_assert_eq(host()->map(DEVICE_HOST, segment.fd, BYTES, false, &address, &err), 0, "%s", err.message);
+	pid_t child = fork();
+	if (child == 0) {
+		signal(SIGSEGV, SIG_DFL);
+		*(volatile char *)address = 1;
+		_exit(0);
+	}
+	cr_assert_eq(waitpid(child, &status, 0), child);
+	cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "status %#x", (unsigned)status);
+	cr_assert_eq(*(const char *)address, 0x5a);
+	host()->unmap(address, BYTES);
+	host()->destroy(&segment);
+}
+
+Test(loader_host, a_private_copy_is_written_without_changing_the_segment)
+{
+	struct device_segment segment = make_sealed();
+	struct ipcc_error err = {0};
+	void *shared, *copy;
+
+	cr_assert_eq(host()->map(DEVICE_HOST, segment.fd, BYTES, false, &shared, &err), 0, "%s", err.message);
+	cr_assert_eq(host()->map(DEVICE_HOST, segment.fd, BYTES, true, &copy, &err), 0, "%s", err.message);
+	*(char *)copy = 1;
+	cr_assert_eq(*(const char *)shared, 0x5a);
+	host()->unmap(shared, BYTES);
+	host()->unmap(copy, BYTES);
+	host()->destroy(&segment);
+}
+
+Test(loader_host, only_sealed_segments_of_the_right_size_are_mapped)
+{
+	struct device_segment open_segment = make(), sealed = make_sealed();
+	struct ipcc_error err = {0};
+	void *address = NULL;
+	int pipe_fds[2];
+
+	cr_assert_eq(host()->map(DEVICE_HOST, open_segment.fd, BYTES, false, &address, &err), IPCC_INVALID);
+	expect_error(host()->map(DEVICE_HOST, sealed.fd, BYTES + 1, false, &address, &err), &err, IPCC_INVALID,
+		     "has 3145728 bytes, its manifest says 3145729");
+	cr_assert_eq(host()->map(DEVICE_HOST, sealed.fd, BYTES - 4096, true, &address, &err), IPCC_INVALID);
+	expect_error(host()->map(DEVICE_HOST, sealed.fd, 0, false, &address, &err), &err, IPCC_USAGE, "0 bytes");
+	cr_assert_eq(pipe(pipe_fds), 0);
+	cr_assert_eq(host()->map(DEVICE_HOST, pipe_fds[0], BYTES, false, &address, &err), IPCC_INVALID);
+	close(pipe_fds[0]);
+	close(pipe_fds[1]);
+	cr_assert_null(address);
+	host()->destroy(&open_segment);
+	host()->destroy(&sealed);
+}
+
+Test(loader_host, a_segment_mapped_elsewhere_cannot_be_sealed)
+{
+	struct device_segment segment = make();
+	struct ipcc_error err = {0};
+
+	void *other = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, segment.fd, 0);
+	cr_assert_neq(other, MAP_FAILED);
+	expect_error(host()->seal(&segment, &err), &err, IPCC_FAILED, "still mapped or pinned");
+	cr_assert_eq(err.sys_errno, EBUSY);
+	munmap(other, BYTES);
+	cr_assert_eq(host()->seal(&segment, &err), 0, "%s", err.message);
+	host()->destroy(&segment);
+}
+
+Test(loader_host, sizes_that_cannot_be_are_refused)
+{
+	struct device_segment segment = {.fd = -1};
+	struct ipcc_error err = {0};
+
+	/* Should the check ever fail, the kernel kills this process, not its neighbours. */
+	int adjust = open("/proc/self/oom_score_adj", O_WRONLY);
+	cr_assert_eq(write(adjust, "1000", 4), 4);
+	close(adjust);
+	expect_error(host()->create(DEVICE_HOST, "x", 0, &segment, &err), &err, IPCC_USAGE, "0 bytes");
+	expect_error(host()->create(DEVICE_HOST, "x", UINT64_MAX, &segment, &err), &err, IPCC_USAGE, "cannot have");
+	expect_error(host()->create(DEVICE_HOST, "x", (uint64_t)1 << 60, &segment, &err), &err, IPCC_NO_MEMORY,
+		     "are needed");
+	cr_assert_eq(segment.fd, -1);
+	expect_error(host()->memory_check(DEVICE_HOST, (uint64_t)1 << 50, &err), &err, IPCC_NO_MEMORY, "are needed");
+}
+
+Test(loader_host, a_device_that_is_not_served_is_named)
+{
+	struct ipcc_error err = {0};
+
+	cr_assert_null(device_find("GPU-1234", &err));
+	expect_error(err.code, &err, IPCC_NOT_FOUND, "device 'GPU-1234' is not served");
+}

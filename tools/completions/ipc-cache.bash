@@ -1,0 +1,49 @@
+# Completion of ipc-cache for bash: verbs, their options, and the names of resident models.
+# shellcheck shell=bash
+
+_ipc_cache_models() {
+    ipc-cache ls --timeout 500 "$@" 2>/dev/null | awk 'NR > 1 { print $1 }'
+}
+
+_ipc_cache() {
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} verb='' dir=() i
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+        --dir) dir=(--dir "${COMP_WORDS[i + 1]}") && ((i++)) ;;
+        --timeout) ((i++)) ;;
+        -*) ;;
+        *) verb=${COMP_WORDS[i]} && break ;;
+        esac
+    done
+
+    local options='--dir --timeout --json --help'
+    case $verb in
+    '') options="$options --version load ls attach dump verify evict inspect ping stat doctor" ;;
+    load) options="$options --name --device --replace --wait --visible --threads" ;;
+    attach) options="$options --repeat --hold --verify --sources --wait --private" ;;
+    dump) options="$options --tensors --raw --file" ;;
+    evict) options="$options --drain --wait --force" ;;
+    inspect) options="$options --tensors" ;;
+    esac
+
+    case $before in
+    --dir | --file | --sources)
+        mapfile -t COMPREPLY < <(compgen -f -- "$word")
+        return
+        ;;
+    --verify) options='stat hash none' ;;
+    --visible) options='owner group: all' ;;
+    --device) options=host ;;
+    --wait) options=forever ;;
+    --timeout | --repeat | --threads | --name) return ;;
+    *)
+        case $verb in
+        load | inspect) [[ $word == -* ]] || { mapfile -t COMPREPLY < <(compgen -f -- "$word") && return; } ;;
+        attach | dump | verify | evict) [[ $word == -* ]] || options=$(_ipc_cache_models "${dir[@]}") ;;
+        esac
+        ;;
+    esac
+    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+}
+
+complete -o filenames -o bashdefault -F _ipc_cache ipc-cache

@@ -1,0 +1,41 @@
+/*
+ * Arguments: the options that every verb has, and the checks that several verbs share. A verb's own struct argp names
+ * common_children as its children and hands `common` to them in ARGP_KEY_INIT.
+ */
+#ifndef IPCC_TOOLS_OPTIONS_H
+#define IPCC_TOOLS_OPTIONS_H
+
+#include "manifest/error.h"
+
+#include <argp.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ipcc_client;
+
+/* --dir, --timeout and --json; they may stand before the verb or after it. */
+struct common {
+	const char *verb; /* for messages */
+	const char *dir;  /* NULL: where the library looks */
+	int timeout_ms;	  /* 0: the library's default */
+	bool json;
+};
+
+extern const struct argp common_argp;
+extern const struct argp_child common_children[];
+
+/* Parses the arguments of a verb that has no others; `doc` is what --help says. */
+void common_parse(struct common *common, const char *doc, int argc, char **argv);
+
+/* Connects as the common options say. */
+int common_connect(const struct common *common, struct ipcc_client **client, struct ipcc_error *err);
+
+/* A decimal number between least and most; anything else is a usage error that names `what`. */
+uint64_t option_number(const struct argp_state *state, const char *what, const char *text, uint64_t least,
+		       uint64_t most);
+/* --wait: milliseconds, or 'forever'. */
+int option_wait(const struct argp_state *state, const char *text);
+/* Stores a verb's only argument; a second one is a usage error. */
+void option_argument(const struct argp_state *state, const char **argument, char *text);
+
+#endif

@@ -1,0 +1,82 @@
+/* ipc-cache evict: removes a resident model: only if nobody holds it, or with its last lease, or at once. */
+#include "broker/client/ipc_cache.h"
+#include "tools/output.h"
+#include "tools/verb.h"
+
+enum { OPTION_DRAIN = 1, OPTION_FORCE, OPTION_WAIT };
+
+static const struct argp_option options[] = {
+	{"drain", OPTION_DRAIN, NULL, 0, "Take no new attach; the model goes with its last lease", 0},
+	{"wait", OPTION_WAIT, "MS", 0, "With --drain: wait so long (or 'forever') until it is gone", 0},
+	{"force", OPTION_FORCE, NULL, 0, "Drop it now; holders are told, and keep their mappings until they unmap", 0},
+	{0},
+};
+
+struct arguments {
+	struct common *common;
+	const char *model;
+	enum ipcc_evict_mode mode;
+	int wait_ms;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	switch (key) {
+	case ARGP_KEY_INIT:
+		state->child_inputs[0] = a->common;
+		return 0;
+	case OPTION_DRAIN:
+	case OPTION_FORCE:
+		if (a->mode != IPCC_EVICT_IDLE)
+			argp_error(state, "--drain and --force exclude each other");
+		a->mode = key == OPTION_DRAIN ? IPCC_EVICT_DRAIN : IPCC_EVICT_FORCE;
+		return 0;
+	case OPTION_WAIT:
+		a->wait_ms = option_wait(state, arg);
+		return 0;
+	case ARGP_KEY_ARG:
+		option_argument(state, &a->model, arg);
+		return 0;
+	case ARGP_KEY_END:
+		if (a->model == NULL)
+			argp_error(state, "which model?");
+		if (a->wait_ms != 0 && a->mode != IPCC_EVICT_DRAIN)
+			argp_error(state, "--wait needs --drain");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static const struct argp argp = {
+	.options = options,
+	.parser = parse,
+	.args_doc = "MODEL",
+	.doc = "Removes a resident model: a path, a name, or the first 4 or more digits of a key. Refused while "
+	       "somebody "
+	       "holds it, unless --drain or --force is given.",
+	.children = common_children,
+};
+
+int verb_evict(struct common *common, int argc, char **argv)
+{
+	struct arguments a = {.common = common};
+	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	struct ipcc_client *client = NULL;
+	struct ipcc_error err;
+	bool draining = false;
+	int status = IPCC_OK;
+	if (common_connect(common, &client, &err) ||
+	    ipcc_evict(client, a.model, NULL, 0, a.mode, a.wait_ms, &draining, &err)) {
+		status = report(common, &err);
+	} else if (common->json) {
+		print_json(json_pack("{s:s}", "state", draining ? "draining" : "gone"));
+	} else if (draining) {
+		fact("evicted", "%s: draining, it goes with its last lease", a.model);
+	} else {
+		fact("evicted", "%s", a.model);
+	}
+	ipcc_close(client);
+	return status;
+}

@@ -1,0 +1,240 @@
+/* ipc-cache load: makes a safetensors file or model folder resident, or finds that it is already. */
+#include "manifest/fail.h"
+#include "manifest/key.h"
+#include "manifest/utf8.h"
+#include "tools/clock.h"
+#include "tools/interrupt.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+#include "tools/publish.h"
+#include "tools/verb.h"
+
+#include <grp.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPTION_NAME = 1, OPTION_DEVICE, OPTION_REPLACE, OPTION_WAIT, OPTION_VISIBLE, OPTION_THREADS };
+
+static const struct argp_option options[] = {
+	{"name", OPTION_NAME, "NAME", 0,
+	 "What to call it (default: the name of the folder, or of the file without its "
+	 "suffix)",
+	 0},
+	{"device", OPTION_DEVICE, "DEVICE", 0, "Where it shall live (default: host)", 0},
+	{"replace", OPTION_REPLACE, NULL, 0, "Load it even if it is resident; the old one goes with its last lease", 0},
+	{"wait", OPTION_WAIT, "MS", 0, "While somebody else loads the same model: wait so long (or 'forever') for it",
+	 0},
+	{"visible", OPTION_VISIBLE, "WHOM", 0, "Who may attach: owner (default), group:NAME, all", 0},
+	{"threads", OPTION_THREADS, "N", 0, "How many threads read (default: one per processor, at most 8)", 0},
+	{0},
+};
+
+struct arguments {
+	struct common *common;
+	const char *path;
+	unsigned threads;
+	struct ipcc_publish_options publish;
+};
+
+static void parse_visible(struct argp_state *state, const char *text, struct ipcc_publish_options *publish)
+{
+	if (strcmp(text, "owner") == 0) {
+		publish->visibility = IPCC_VISIBLE_OWNER;
+	} else if (strcmp(text, "all") == 0) {
+		publish->visibility = IPCC_VISIBLE_ALL;
+	} else if (strncmp(text, "group:", 6) == 0) {
+		const struct group *group = getgrnam(text + 6);
+		publish->visibility = IPCC_VISIBLE_GROUP;
+		publish->visible_gid = group != NULL ? group->gr_gid
+						     : (gid_t)option_number(state, "--visible: no such group", text + 6,
+									    0, UINT32_MAX - 1);
+	} else {
+		argp_error(state, "--visible: '%s' is none of owner, group:NAME, all", text);
+	}
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	switch (key) {
+	case ARGP_KEY_INIT:
+		state->child_inputs[0] = a->common;
+		return 0;
+	case OPTION_NAME:
+		a->publish.name = arg;
+		return 0;
+	case OPTION_DEVICE:
+		a->publish.device = arg;
+		return 0;
+	case OPTION_REPLACE:
+		a->publish.replace = true;
+		return 0;
+	case OPTION_WAIT:
+		a->publish.wait_ms = option_wait(state, arg);
+		return 0;
+	case OPTION_VISIBLE:
+		parse_visible(state, arg, &a->publish);
+		return 0;
+	case OPTION_THREADS:
+		a->threads = (unsigned)option_number(state, "--threads", arg, 1, FILL_MAX_THREADS);
+		return 0;
+	case ARGP_KEY_ARG:
+		option_argument(state, &a->path, arg);
+		return 0;
+	case ARGP_KEY_END:
+		if (a->path == NULL)
+			argp_error(state, "which file or folder?");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static const struct argp argp = {
+	.options = options,
+	.parser = parse,
+	.args_doc = "PATH",
+	.doc = "Loads a safetensors file, or a model folder with one or with model.safetensors.index.json, and makes "
+	       "it "
+	       "resident: it stays when this command ends. A model that is resident already is compared with the files "
+	       "and left as it is.",
+	.children = common_children,
+};
+
+/* The last part of the path, without .safetensors; the caller frees it. */
+static char *default_name(const struct checkpoint *cp)
+{
+	char *name = format_text("%s", strrchr(cp->root, '/') + 1);
+	char *suffix = strstr(name, ".safetensors");
+	if (!cp->folder && suffix != NULL && suffix != name && suffix[strlen(".safetensors")] == '\0')
+		*suffix = '\0';
+	utf8_clean(name);
+	return name;
+}
+
+/* What is printed at the end. */
+struct outcome {
+	const char *name;
+	const char *key_id;
+	bool resident; /* it was there before */
+	uint64_t generation;
+	uint32_t tensors;
+	uint32_t segments;
+	uint64_t bytes;
+	uint64_t duration_ns;
+};
+
+static void print_outcome(const struct common *common, const struct outcome *o)
+{
+	double seconds = (double)o->duration_ns / 1e9;
+	if (common->json) {
+		print_json(json_pack("{s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:f, s:f}", "name", json_text(o->name),
+				     "key_id", json_text(o->key_id), "already_resident", o->resident, "generation",
+				     json_number(o->generation), "tensors", json_number(o->tensors), "segments",
+				     json_number(o->segments), "bytes", json_number(o->bytes), "seconds", seconds,
+				     "bytes_per_second", (double)o->bytes / seconds));
+		return;
+	}
+	fact("model", "%s%s", o->name, o->resident ? ", already resident and the same as the files" : "");
+	fact("key id", "%s", o->key_id);
+	fact("generation", "%llu", (unsigned long long)o->generation);
+	fact("tensors", "%u in %u segment%s, %s", o->tensors, o->segments, o->segments == 1 ? "" : "s",
+	     text_bytes(o->bytes).text);
+	if (o->resident)
+		fact("checked in", "%.3f s", seconds);
+	else
+		fact("loaded in", "%.3f s, %s", seconds, text_rate(o->bytes, o->duration_ns).text);
+}
+
+/* The key is resident: is it what the files hold? Stat tells at once, and where it cannot, reading the files costs no
+ * more than the load that was asked for. */
+static int compare_resident(struct ipcc_client *client, const struct arguments *a, const struct checkpoint *cp,
+			    struct outcome *outcome, struct ipcc_model **model, struct ipcc_error *err)
+{
+	struct ipcc_attach_options attach = {.fields = a->publish.fields,
+					     .field_count = a->publish.field_count,
+					     .exact = true,
+					     .sources = cp->root,
+					     .verify = IPCC_VERIFY_HASH};
+	int rc = ipcc_attach(client, &attach, model, err);
+	if (rc == IPCC_MISMATCH) {
+		size_t used = strlen(err->message);
+		snprintf(err->message + used, sizeof(err->message) - used, "; load with --replace to renew it");
+	}
+	if (rc != IPCC_OK)
+		return rc;
+	struct ipcc_model_facts facts;
+	ipcc_model_facts(*model, &facts);
+	outcome->resident = true;
+	outcome->name = facts.name;
+	outcome->generation = facts.generation;
+	return IPCC_OK;
+}
+
+static int load(const struct arguments *a, const struct checkpoint *cp, const struct plan *plan, uint64_t start_ns,
+		struct ipcc_error *err)
+{
+	struct key key;
+	int rc = key_init(&key, a->publish.fields, a->publish.field_count, err);
+	if (rc != IPCC_OK)
+		return rc;
+	char key_id[HASH_TEXT_BYTES];
+	hash_text(&key.id, key_id);
+	key_fini(&key);
+
+	struct ipcc_client *client = NULL;
+	struct ipcc_model *model = NULL;
+	struct outcome outcome = {.name = a->publish.name,
+				  .key_id = key_id,
+				  .tensors = plan->tensor_count,
+				  .segments = plan->segment_count,
+				  .bytes = plan->tensor_bytes};
+	rc = common_connect(a->common, &client, err);
+	if (rc != IPCC_OK)
+		return rc;
+	struct progress progress;
+	progress_init(&progress);
+	struct fill_options fill = {.threads = a->threads,
+				    .progress = progress_show,
+				    .context = &progress,
+				    .cancel = interrupt_watch(client)};
+	rc = publish_checkpoint(client, cp, plan, &a->publish, &fill, &outcome.generation, err);
+	progress_fini(&progress);
+	if (rc == IPCC_EXISTS)
+		rc = compare_resident(client, a, cp, &outcome, &model, err);
+	interrupt_watch(NULL);
+	if (rc == IPCC_OK) {
+		outcome.duration_ns = clock_ns() - start_ns;
+		print_outcome(a->common, &outcome);
+	}
+	ipcc_model_free(model);
+	ipcc_close(client);
+	return rc;
+}
+
+int verb_load(struct common *common, int argc, char **argv)
+{
+	struct arguments a = {.common = common, .publish.device = "host"};
+	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	uint64_t start_ns = clock_ns();
+	struct checkpoint cp = {0};
+	struct plan plan = {0};
+	struct ipcc_error err;
+	int rc = checkpoint_open(&cp, a.path, &err);
+	if (rc == IPCC_OK)
+		rc = plan_init_checkpoint(&plan, &cp, 0, &err);
+	if (rc == IPCC_OK) {
+		struct ipcc_field fields[PUBLISH_FIELDS];
+		publish_key(&cp, a.publish.device, fields);
+		a.publish.fields = fields;
+		a.publish.field_count = PUBLISH_FIELDS;
+		char *name = default_name(&cp);
+		if (a.publish.name == NULL)
+			a.publish.name = name;
+		rc = load(&a, &cp, &plan, start_ns, &err);
+		free(name);
+	}
+	plan_fini(&plan);
+	checkpoint_fini(&cp);
+	return rc == IPCC_OK ? IPCC_OK : report(common, &err);
+}
