@@ -77,14 +77,6 @@ $(BUILD)/obj/%.o: %.c VERSION
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_CPPFLAGS) $(all_CFLAGS) -MMD -MP -c -o $@ $<
 
-# One Criterion binary over every part; main functions stay out.
-unit_objects := $(call objects,$(unit_src) $(filter-out broker/main.c,$(broker_src)) $(link_src) $(client_src) \
-	$(loader_src) $(device_src) $(manifest_src))
-$(BUILD)/tests/unit: $(unit_objects)
-	$(call say,LD,$@)
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lcriterion -lxxhash -ljansson -linih
-
 # Installs its own dependencies and builds, so it has no prerequisites here.
 .PHONY: demo
 demo:
@@ -97,6 +89,7 @@ shellcheck:
 	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tools/completions/ipc-cache.bash
 
 include tools/install.mk
+include tests/tests.mk
 
 .PHONY: clean
 clean:

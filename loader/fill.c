@@ -8,6 +8,7 @@
  */
 #include "loader/fill.h"
 
+#include "loader/scatter.h"
 #include "loader/shown.h"
 #include "manifest/bytes.h"
 #include "manifest/fail.h"
@@ -19,7 +20,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 struct open_file {
@@ -73,7 +73,7 @@ static bool is_over(struct fill *fill)
 	return fill->error.code != 0;
 }
 
-/* With the lock held: the next block of `count` items; its bytes are those of items[item] from begin on. */
+/* With the lock held: the next block of `count` items of item_bytes() each; false when there is none left. */
 static bool next_block(struct fill *fill, uint32_t count, uint64_t (*item_bytes)(const struct fill *, uint32_t),
 		       struct block *block)
 {
@@ -134,58 +134,11 @@ static bool take_segment_block(struct fill *fill, struct block *block)
 	return taken;
 }
 
-/* The number of the first read that ends behind `offset` of file `file`. */
-static uint32_t first_read(const struct plan *plan, uint32_t file, uint64_t offset)
-{
-	uint32_t low = 0, high = plan->read_count;
-
-	while (low < high) {
-		uint32_t middle = low + (high - low) / 2;
-		const struct plan_read *read = &plan->reads[middle];
-		if (read->file < file || (read->file == file && read->file_offset + read->bytes <= offset))
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-/* Where the block goes as a whole, or NULL. */
-static uint8_t *whole_target(const struct fill *fill, const struct block *block)
-{
-	uint32_t i = first_read(fill->plan, block->item, block->begin);
-
-	if (i == fill->plan->read_count)
-		return NULL;
-	const struct plan_read *read = &fill->plan->reads[i];
-	if (read->file != block->item || read->file_offset > block->begin ||
-	    read->file_offset + read->bytes < block->begin + block->bytes)
-		return NULL;
-	return (uint8_t *)fill->segments[read->segment] + read->offset + (block->begin - read->file_offset);
-}
-
-/* Copies what the plan wants of the block. */
-static void copy_pieces(const struct fill *fill, const struct block *block, const uint8_t *bytes)
-{
-	uint64_t end = block->begin + block->bytes;
-
-	for (uint32_t i = first_read(fill->plan, block->item, block->begin); i < fill->plan->read_count; i++) {
-		const struct plan_read *read = &fill->plan->reads[i];
-		if (read->file != block->item || read->file_offset >= end)
-			break;
-		uint64_t from = read->file_offset > block->begin ? read->file_offset : block->begin;
-		uint64_t read_end = read->file_offset + read->bytes;
-		uint64_t to = read_end < end ? read_end : end;
-		uint8_t *target = (uint8_t *)fill->segments[read->segment] + read->offset;
-		memcpy(target + (from - read->file_offset), bytes + (from - block->begin), to - from);
-	}
-}
-
 static int load_block(struct fill *fill, const struct block *block, uint8_t *buffer, struct ipcc_error *err)
 {
 	const char *path = fill->cp->files[block->item].header.path;
-	uint8_t *whole = whole_target(fill, block);
-	uint8_t *to = whole != NULL ? whole : buffer;
+	uint8_t *target = scatter_target(fill->plan, fill->segments, block->item, block->begin, block->bytes);
+	uint8_t *to = target != NULL ? target : buffer;
 
 	int r = fd_read_exact(block->fd, to, block->bytes, block->begin);
 	if (r == -ENODATA)
@@ -195,8 +148,8 @@ static int load_block(struct fill *fill, const struct block *block, uint8_t *buf
 		return fail_errno(err, -r, "%s: reading %zu bytes at offset %" PRIu64, shown(path), block->bytes,
 				  block->begin);
 	fill->files[block->item].blocks[block->index] = hash_bytes(to, block->bytes);
-	if (whole == NULL)
-		copy_pieces(fill, block, buffer);
+	if (target == NULL)
+		scatter_copy(fill->plan, fill->segments, block->item, block->begin, block->bytes, buffer);
 	return 0;
 }
 

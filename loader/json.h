@@ -10,7 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A parsed value takes some 50 bytes, a comma in the text one. Enough for a full manifest with 20 values a tensor. */
+/* In one text. A parsed value takes some 50 bytes, a comma in the text one. Enough for any index; a header is parsed one
+ * tensor at a time. */
 #define JSON_MAX_VALUES 8000000
 
 /*

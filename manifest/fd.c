@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #ifndef MFD_NOEXEC_SEAL
@@ -76,6 +77,13 @@ int fd_write_exact(int fd, const void *from, size_t bytes, uint64_t offset)
 	return 0;
 }
 
+/* More than the machine has? fallocate has no limit of its own on a memfd: it takes pages until the OOM killer comes. */
+static bool exceeds_memory(uint64_t bytes)
+{
+	struct sysinfo info;
+	return sysinfo(&info) == 0 && bytes / info.mem_unit > (uint64_t)info.totalram + info.totalswap;
+}
+
 /* fallocate rather than ftruncate: a reader's fault in a hole of a sealed memfd would allocate a page. */
 static int allocate_pages(int fd, uint64_t bytes)
 {
@@ -83,6 +91,8 @@ static int allocate_pages(int fd, uint64_t bytes)
 
 	if (bytes > INT64_MAX)
 		return -EFBIG;
+	if (exceeds_memory(bytes))
+		return -ENOMEM;
 	if (bytes == 0)
 		return 0;
 	do

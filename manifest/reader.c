@@ -124,7 +124,9 @@ int manifest_map(struct manifest *m, int fd, struct ipcc_error *err)
 	if (facts.bytes < sizeof(struct manifest_header) || facts.bytes > MANIFEST_MAX_BYTES)
 		return fail(err, IPCC_INVALID, "manifest: a memfd of %llu bytes is no manifest",
 			    (unsigned long long)facts.bytes);
-	void *base = mmap(NULL, facts.bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+	/* Private: before Linux 6.7 a sealed memfd cannot be mapped shared through a writable fd, not even for reading. A
+	 * private mapping that is only read has the same pages. */
+	void *base = mmap(NULL, facts.bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
 	if (base == MAP_FAILED)
 		return fail_errno(err, errno, "manifest: mmap of %llu bytes", (unsigned long long)facts.bytes);
 	code = manifest_init(m, base, facts.bytes, true, err);

@@ -71,8 +71,7 @@ static void check_huge_pages(struct findings *f)
 		findings_add(f, FINDING_WARN, "huge pages",
 			     format_text("the kernel has no huge pages for memfds; loading is slower"), NULL);
 	else if (strstr(line, "[never]") != NULL || strstr(line, "[deny]") != NULL)
-		findings_add(f, FINDING_WARN, "huge pages",
-			     format_text("off for memfds (%s): loading is several times slower", line),
+		findings_add(f, FINDING_WARN, "huge pages", format_text("off for memfds (%s): loading is slower", line),
 			     format_text("as root: echo advise > " SHMEM_ENABLED));
 	else
 		findings_add(f, FINDING_OK, "huge pages", format_text("on for memfds (%s)", line), NULL);
@@ -86,9 +85,8 @@ static void check_memory(struct findings *f)
 		findings_add(f, FINDING_FAIL, "memory", format_text("%s", err.message), NULL);
 		return;
 	}
-	char *text = format_text("%s of %s can be allocated; %s %s", text_size(room.available_bytes).text,
-				 text_size(room.limit_bytes).text,
-				 room.cgroup ? "the limit is the cgroup's," : "as says", room.bound_by);
+	char *text = format_text("%s of %s can be allocated (%s)", text_size(room.available_bytes).text,
+				 text_size(room.limit_bytes).text, room.bound_by);
 	if (room.available_bytes >= MIN_MEMORY)
 		findings_add(f, FINDING_OK, "memory", text, NULL);
 	else

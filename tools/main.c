@@ -23,7 +23,8 @@ static const struct verb {
 	{"doctor", verb_doctor, "say what is wrong with this machine or set-up, and the remedy"},
 };
 
-const char *argp_program_version = "ipc-cache " IPCC_VERSION;
+/* argp in the C library must see it, whatever -fvisibility says. */
+__attribute__((visibility("default"))) const char *argp_program_version = "ipc-cache " IPCC_VERSION;
 
 struct arguments {
 	struct common common;

@@ -13,6 +13,9 @@
 
 struct ipcc_client;
 
+/* For the --help of verbs that take one. */
+#define MODEL_DOC "MODEL is a path, the name given at the load, or the first 4 or more digits of its key."
+
 /* --dir, --timeout and --json; they may stand before the verb or after it. */
 struct common {
 	const char *verb; /* for messages */

@@ -98,7 +98,7 @@ void print_json(json_t *document)
 {
 	checked(document);
 	/* ASCII: whatever reorders or hides text on a terminal is escaped. A failed write shows in ferror, see close_output. */
-	if (json_dumpf(document, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII) == 0)
+	if (json_dumpf(document, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9)) == 0)
 		putchar('\n');
 	else if (!ferror(stdout))
 		checked(NULL);

@@ -34,14 +34,17 @@ void table_row(struct table *t, const char *const *texts)
 
 static void print_row(const struct table *t, char *const *cells, const size_t *widths)
 {
-	for (unsigned i = 0; i < t->columns; i++) {
+	/* No blanks at the end of a line. */
+	unsigned last = t->columns - 1;
+	while (last > 0 && cells[last][0] == '\0')
+		last--;
+	for (unsigned i = 0; i <= last; i++) {
 		int padding = (int)(widths[i] - text_columns(cells[i]));
 		if (t->align[i] == 'r')
 			printf("%*s%s", padding, "", cells[i]);
 		else
-			/* No blanks at the end of a line. */
-			printf("%s%*s", cells[i], i + 1 == t->columns ? 0 : padding, "");
-		fputs(i + 1 == t->columns ? "\n" : "  ", stdout);
+			printf("%s%*s", cells[i], i == last ? 0 : padding, "");
+		fputs(i == last ? "\n" : "  ", stdout);
 	}
 }
 

@@ -173,6 +173,10 @@ struct short_text text_command(int32_t pid)
 struct short_text text_rate(uint64_t bytes, uint64_t ns)
 {
 	struct short_text t;
-	snprintf(t.text, sizeof(t.text), "%.2f GB/s", ns == 0 ? 0.0 : (double)bytes / (double)ns);
+	double rate = ns == 0 ? 0 : (double)bytes / (double)ns; /* bytes per ns are GB/s */
+	if (rate >= 0.1)
+		snprintf(t.text, sizeof(t.text), "%.2f GB/s", rate);
+	else
+		snprintf(t.text, sizeof(t.text), "%.2f MB/s", rate * 1000);
 	return t;
 }

@@ -88,8 +88,7 @@ static const struct argp argp = {
 	.parser = parse,
 	.args_doc = "MODEL",
 	.doc = "Attaches to a resident model as an engine would, and shows how long connecting, attaching and mapping "
-	       "took: a "
-	       "path, a name, or the first 4 or more digits of a key.",
+	       "took. " MODEL_DOC,
 	.children = common_children,
 };
 

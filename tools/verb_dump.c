@@ -65,9 +65,9 @@ static const struct argp argp = {
 	.options = options,
 	.parser = parse,
 	.args_doc = "MODEL\n--file PATH",
-	.doc = "Shows the manifest of a resident model (a path, a name, or the first 4 or more digits of a key), or of "
-	       "a "
-	       "file that --raw wrote. Of a file, the exit status is the verdict: 5 if it is damaged.",
+	.doc = "Shows the manifest of a resident model, or of a file that --raw wrote. Of a file, the exit status is "
+	       "the "
+	       "verdict: 5 if it is damaged. " MODEL_DOC,
 	.children = common_children,
 };
 

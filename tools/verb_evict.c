@@ -53,9 +53,8 @@ static const struct argp argp = {
 	.options = options,
 	.parser = parse,
 	.args_doc = "MODEL",
-	.doc = "Removes a resident model: a path, a name, or the first 4 or more digits of a key. Refused while "
-	       "somebody "
-	       "holds it, unless --drain or --force is given.",
+	.doc = "Removes a resident model. Refused while somebody holds it, unless --drain or --force is "
+	       "given. " MODEL_DOC,
 	.children = common_children,
 };
 
@@ -73,7 +72,10 @@ int verb_evict(struct common *common, int argc, char **argv)
 	} else if (common->json) {
 		print_json(json_pack("{s:s}", "state", draining ? "draining" : "gone"));
 	} else if (draining) {
-		fact("evicted", "%s: draining, it goes with its last lease", a.model);
+		fact("evicted",
+		     a.mode == IPCC_EVICT_FORCE ? "%s; its memory is free when the last holder lets go"
+						: "%s, when its last lease ends: it is draining",
+		     a.model);
 	} else {
 		fact("evicted", "%s", a.model);
 	}

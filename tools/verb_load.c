@@ -1,5 +1,4 @@
 /* ipc-cache load: makes a safetensors file or model folder resident, or finds that it is already. */
-#include "manifest/fail.h"
 #include "manifest/key.h"
 #include "manifest/utf8.h"
 #include "tools/clock.h"
@@ -157,10 +156,6 @@ static int compare_resident(struct ipcc_client *client, const struct arguments *
 					     .sources = cp->root,
 					     .verify = IPCC_VERIFY_HASH};
 	int rc = ipcc_attach(client, &attach, model, err);
-	if (rc == IPCC_MISMATCH) {
-		size_t used = strlen(err->message);
-		snprintf(err->message + used, sizeof(err->message) - used, "; load with --replace to renew it");
-	}
 	if (rc != IPCC_OK)
 		return rc;
 	struct ipcc_model_facts facts;

@@ -35,9 +35,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 static const struct argp argp = {
 	.parser = parse,
 	.args_doc = "MODEL",
-	.doc = "Hashes a resident model again and compares with its manifest: a path, a name, or the first 4 or more "
-	       "digits "
-	       "of a key. The exit status is 4 if a block is damaged.",
+	.doc = "Hashes a resident model again and compares with its manifest. The exit status is 4 if a block is "
+	       "damaged. " MODEL_DOC,
 	.children = common_children,
 };
 

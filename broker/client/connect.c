@@ -40,15 +40,37 @@ EXPORT const char *ipcc_code_name(int code)
 	return code >= 0 && (size_t)code < array_length(names) ? names[code] : "unknown-code";
 }
 
+/* The uids whose broker is trusted: the caller's, root's, and one more that the options or the environment name. */
+static int trusted_uids(const struct ipcc_client_options *options, uid_t trusted[3], unsigned *count,
+			struct ipcc_error *err)
+{
+	const char *text = secure_getenv("IPC_CACHE_TRUST_UID");
+	char *end;
+	trusted[0] = geteuid();
+	trusted[1] = 0;
+	trusted[2] = options->trust_uid;
+	*count = options->trust_uid_set ? 3 : 2;
+	if (options->trust_uid_set || text == NULL || *text == '\0')
+		return IPCC_OK;
+	unsigned long uid = strtoul(text, &end, 10);
+	if (*text < '0' || *text > '9' || *end != '\0' || uid >= UINT32_MAX)
+		return fail(err, IPCC_USAGE, "IPC_CACHE_TRUST_UID=%s is no uid", text);
+	trusted[2] = (uid_t)uid;
+	*count = 3;
+	return IPCC_OK;
+}
+
 static int open_socket(struct ipcc_client *client, const struct ipcc_client_options *options, struct ipcc_error *err)
 {
 	char dir[PATH_MAX];
-	uid_t trusted[3] = {geteuid(), 0, options->trust_uid};
-	unsigned trusted_count = options->trust_uid_set ? 3 : 2;
+	uid_t trusted[3];
+	unsigned trusted_count;
 	cleanup_fd int dir_fd = -1;
 	rendezvous_client_dir(dir);
 	const char *chosen = options->dir == NULL ? dir : options->dir;
-	int rc = rendezvous_open(chosen, trusted, trusted_count, &dir_fd, err);
+	int rc = trusted_uids(options, trusted, &trusted_count, err);
+	if (rc == IPCC_OK)
+		rc = rendezvous_open(chosen, trusted, trusted_count, &dir_fd, err);
 	if (rc != IPCC_OK)
 		return rc;
 	return rendezvous_connect(dir_fd, chosen, trusted, trusted_count, client->timeout_ms, &client->socket_fd, err);

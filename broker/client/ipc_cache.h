@@ -57,7 +57,8 @@ struct ipcc_client_options {
 	/* How long any one call may take, in ms, waiting that was asked for (wait_ms) not counted. 0: 10,000.
 	 * IPCC_WAIT_FOREVER: no limit. */
 	int timeout_ms;
-	/* Trust a broker of this uid besides the caller's own and root's; only with trust_uid_set. */
+	/* Trust a broker of this uid besides the caller's own and root's; only with trust_uid_set. Otherwise
+	 * $IPC_CACHE_TRUST_UID, if set. */
 	uid_t trust_uid;
 	bool trust_uid_set;
 };
@@ -83,8 +84,8 @@ enum ipcc_verify {
 };
 
 struct ipcc_attach_options {
-	/* Which model: a path (contains '/' or names an existing file or folder; compared by its real path), the name
-	 * given at load, or the first 4 or more digits of the key's id. May be NULL when `fields` are given. */
+	/* Which model: a path (what contains '/', "." or ".."; compared by its real path), the name given at load, or the
+	 * first 4 or more digits of the key's id. May be NULL when `fields` are given. */
 	const char *model;
 	/* Key fields that must match. With `exact` the key must have no others. */
 	const struct ipcc_field *fields;

@@ -1,8 +1,8 @@
 /*
  * What a user calls a model: a path, a name, or a prefix of the key's id; see ipc_cache.h.
  *
- * A path is what contains '/' or names an existing file or folder. It is compared as the key field `model` by its real
- * path, so that links and relative paths find the same model.
+ * A path is what contains '/', and "." and "..": a name never becomes a path because some folder happens to be called the
+ * same. It is compared as the key field `model` by its real path, so that links and relative paths find the same model.
  */
 #include "broker/client/client.h"
 
@@ -11,14 +11,12 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static int resolve(struct target *target, const char *model, struct ipcc_error *err)
 {
-	bool exists = access(model, F_OK) == 0;
 	if (*model == '\0')
 		return fail(err, IPCC_USAGE, "an empty model name");
-	if (strchr(model, '/') == NULL && !exists) {
+	if (strchr(model, '/') == NULL && strcmp(model, ".") != 0 && strcmp(model, "..") != 0) {
 		target->text = model;
 		return IPCC_OK;
 	}

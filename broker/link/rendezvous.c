@@ -25,7 +25,7 @@
 
 static bool dir_from_environment(const char *variable, char dir[PATH_MAX])
 {
-	const char *value = getenv(variable);
+	const char *value = secure_getenv(variable);
 	if (value == NULL || *value == '\0')
 		return false;
 	snprintf(dir, PATH_MAX, "%s", value);
@@ -67,7 +67,7 @@ int rendezvous_open(const char *dir, const uid_t *trusted, unsigned trusted_coun
 	if (fd < 0 || fstat(fd, &st) != 0)
 		return fail(err, IPCC_REFUSED, "cannot open the broker's directory %s: %s", dir, strerror(errno));
 	if (!is_trusted(st.st_uid, trusted, trusted_count))
-		return fail(err, IPCC_REFUSED, "%s belongs to uid %u, who is neither you nor root nor a trusted broker; nothing in it is used",
+		return fail(err, IPCC_REFUSED, "%s belongs to uid %u, who is neither you nor root nor trusted (IPC_CACHE_TRUST_UID); nothing in it is used",
 			    dir, st.st_uid);
 	if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
 		return fail(err, IPCC_REFUSED, "%s may be written by others (mode %04o); run: chmod go-w %s", dir,
@@ -134,7 +134,7 @@ int rendezvous_connect(int dir_fd, const char *dir, const uid_t *trusted, unsign
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
 		return fail_errno(err, errno, "cannot read the broker's credentials");
 	if (!is_trusted(peer.uid, trusted, trusted_count))
-		return fail(err, IPCC_REFUSED, "the broker in %s runs as uid %u, who is neither you nor root nor a trusted broker", dir,
+		return fail(err, IPCC_REFUSED, "the broker in %s runs as uid %u, who is neither you nor root nor trusted (IPC_CACHE_TRUST_UID)", dir,
 			    peer.uid);
 	*socket_fd = fd_take(&fd);
 	return IPCC_OK;

@@ -94,9 +94,13 @@ static uint64_t read_reclaimable(const char *root, const char *folder, const cha
 	if (snprintf(path, sizeof(path), "%s/memory.stat", folder) >= (int)sizeof(path))
 		return 0;
 	cleanup_free char *text = cgroup_read_text(root, path);
-	for (const char *at = text; at != NULL && *at != '\0'; at = strchr(at, '\n'), at += at != NULL) {
+	const char *at = text;
+	while (at != NULL) {
 		if (strncmp(at, line, strlen(line)) == 0)
 			return strtoull(at + strlen(line), NULL, 10);
+		at = strchr(at, '\n');
+		if (at != NULL)
+			at++;
 	}
 	return 0;
 }
@@ -146,11 +150,14 @@ static bool list_has(const char *list, const char *word)
 {
 	size_t length = strlen(word);
 
-	for (const char *at = list; at != NULL; at = strchr(at, ','), at += at != NULL) {
-		if (strncmp(at, word, length) == 0 && (at[length] == ',' || at[length] == '\0'))
+	for (;;) {
+		if (strncmp(list, word, length) == 0 && (list[length] == ',' || list[length] == '\0'))
 			return true;
+		list = strchr(list, ',');
+		if (list == NULL)
+			return false;
+		list++;
 	}
-	return false;
 }
 
 /* mountinfo writes space, tab, newline and backslash as \ooo. In place. */

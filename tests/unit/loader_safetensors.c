@@ -1,5 +1,4 @@
 /* The header parser: the shared cases with their verdicts, what it gives, its messages, and its speed. */
-#include "loader/duplicates.h"
 #include "loader/safetensors.h"
 #include "loader/shown.h"
 #include "manifest/dtype.h"
@@ -144,16 +143,16 @@ static const struct {
 } refusals[] = {
 	{"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[1],"
 	 "\"data_offsets\":[1,2]}}",
-	 2, IPCC_INVALID, "x: 'a' is defined twice"},
+	 2, IPCC_INVALID, "x: tensor 'a' is there twice in the header"},
 	{"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"sh\\u0061pe\":[1],\"data_offsets\":[0,1]}}", 1, IPCC_INVALID,
-	 "x: tensor 'a': duplicate 'shape'"},
+	 "x: tensor 'a': shape is there twice"},
 	{"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, IPCC_INVALID,
-	 "duplicate 'dtype'"},
+	 "dtype is there twice"},
 	{"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"data_offsets\":[0,1]}}", 1, IPCC_INVALID,
-	 "duplicate 'data_offsets'"},
+	 "data_offsets is there twice"},
 	{"{\"a\":{\"dtype\":\"U8\",\"shape\":[-0],\"data_offsets\":[0,0]}}", 0, IPCC_INVALID,
-	 "x: tensor 'a': negative number in 'shape'"},
-	{"{\"a\":{\"dtype\":\"U8\",\"shape\":[-5],\"data_offsets\":[0,0]}}", 0, IPCC_INVALID, "negative number"},
+	 "x: tensor 'a': shape has a negative number"},
+	{"{\"a\":{\"dtype\":\"U8\",\"shape\":[-5],\"data_offsets\":[0,0]}}", 0, IPCC_INVALID, "has a negative number"},
 	{"{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, IPCC_INVALID, "dtype is missing"},
 	{"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, IPCC_INVALID, "shape is missing"},
 	{"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, IPCC_INVALID, "data_offsets is missing"},
@@ -162,6 +161,13 @@ static const struct {
 	{"{\"a\\u001b[31m\":{\"dtype\":\"U7\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, IPCC_INVALID,
 	 "tensor 'a\\x1b[31m': unknown dtype 'U7'"},
 	{"{\"a\":[[", 0, IPCC_INVALID, "x: invalid JSON at offset 15"},
+	{"{\"__metadata__\":{},}", 0, IPCC_INVALID, "x: invalid JSON at offset 27"},
+	{"{\"__metadata__\":{} \"a\":1}", 0, IPCC_INVALID, "x: invalid JSON at offset 27"},
+	{"{\"__metadata__\" {}}", 0, IPCC_INVALID, "x: invalid JSON at offset 24"},
+	{"{\"__metadata__\":}", 0, IPCC_INVALID, "x: invalid JSON at offset 24"},
+	{"{\"a\":1]}", 0, IPCC_INVALID, "x: tensor 'a' is not an object"},
+	{"{\"__metadata__\":null]", 0, IPCC_INVALID, "x: invalid JSON at offset 28"},
+	{"{,}", 0, IPCC_INVALID, "x: invalid JSON at offset 9"},
 	{" {}", 0, IPCC_INVALID, "x: no '{' at offset 8"},
 };
 

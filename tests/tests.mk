@@ -1,0 +1,55 @@
+# Tests. `make test` runs everything that needs no multi-gigabyte download; each part can be run alone.
+#
+#   make test-unit       Criterion, one binary over all parts
+#   make test-system     pytest: real processes, real second users, a real kernel (root); builds the rest that it needs
+#   make test-fuzz       libFuzzer over parser and validator for FUZZ_SECONDS (clang)
+#   make coverage        line coverage of the unit tests (gcovr), the validator's first
+
+VENV := .venv-test
+TSAN_BUILD := $(BUILD)/tsan
+
+# One Criterion binary over every part; main functions stay out.
+parts_objects := $(call objects,$(filter-out broker/main.c,$(broker_src)) $(link_src) $(client_src) $(loader_src) \
+	$(device_src) $(manifest_src))
+$(BUILD)/tests/unit: $(call objects,$(unit_src)) $(parts_objects)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lcriterion -lxxhash -ljansson -linih
+
+# Programs with a main of their own: what Criterion is in the way of.
+$(BUILD)/tests/%: $(BUILD)/obj/tests/tsan/%.o $(parts_objects)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -linih
+.PRECIOUS: $(BUILD)/obj/%.o
+
+# Makes a write fail on demand, see the source.
+$(BUILD)/tests/fault.so: tests/fault/fault.c
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -O2 -fPIC -shared -o $@ $< -ldl
+
+$(VENV)/ready: tests/requirements.txt
+	$(call say,VENV,$(VENV))
+	$(Q)python3 -m venv $(VENV)
+	$(Q)$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(Q)touch $@
+
+.PHONY: test test-unit test-system
+test: test-unit test-system
+
+test-unit: $(BUILD)/tests/unit
+	$(call say,TEST,unit)
+	$(Q)$(BUILD)/tests/unit --jobs 2
+
+# ThreadSanitizer excludes the other sanitizers, so its programs are a build of their own.
+test-system: all $(VENV)/ready $(BUILD)/tests/fault.so
+	$(Q)$(MAKE) --no-print-directory BUILD=$(TSAN_BUILD) SANITIZE=thread $(TSAN_BUILD)/tests/client $(TSAN_BUILD)/tests/fill
+	$(call say,TEST,system)
+	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q tests/system $(PYTEST)
+
+.PHONY: coverage
+coverage:
+	$(Q)$(MAKE) --no-print-directory BUILD=build/coverage COVERAGE=1 CFLAGS='-O0 -g' test-unit
+	$(Q)gcovr --root . --object-directory build/coverage --print-summary --filter 'manifest/validate.*\.c'
+	$(Q)gcovr --root . --object-directory build/coverage --print-summary --exclude 'tests/.*'
