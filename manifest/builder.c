@@ -64,7 +64,7 @@ static int add_string(struct builder *b, const char *text, size_t limit, const c
 	return 0;
 }
 
-/* The last step of each addition. When it fails, the strings added before lie unused in the pool: no one copies them. */
+/* The last step of each addition. When it fails, strings added before lie unused in the pool; nobody copies them. */
 static int add_entries(struct builder *b, enum manifest_section_id section, const void *entries, uint32_t count,
 		       size_t entry_bytes, struct ipcc_error *err)
 {

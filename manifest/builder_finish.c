@@ -1,5 +1,5 @@
 /*
- * Finishing a builder: sort, lay out, copy, index, checksum, and let the validator say whether the result is a manifest.
+ * Finishing a builder: sort, index, lay out, copy, checksum, and let the validator say whether this is a manifest.
  *
  * Strings and attribute data are copied with the entries they belong to, in the entries' final order.
  */

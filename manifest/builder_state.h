@@ -22,10 +22,10 @@ struct builder {
 	struct manifest_string name;
 };
 
-/* The index of `count` tensors whose names lie in `strings`; slots[slot_count] is zeroed memory of builder_index_slots(). */
+/* How many slots an index over `count` names should have: half of them stay empty. */
 uint32_t builder_index_slots(uint32_t count);
-/* 0: the index is filled and *seed is its seed. 1: no seed tried gives short enough probes; double the slots. IPCC_INVALID:
- * a name is there twice. */
+/* Fills slots[slot_count] for `count` tensors whose names lie in `strings`. 0: *seed is the index's seed. 1: no seed
+ * that was tried gives short enough probes; try more slots. IPCC_INVALID: a name is there twice. */
 int builder_index_fill(const struct manifest_tensor *tensors, uint32_t count, const uint8_t *strings, le32 *slots,
 		       uint32_t slot_count, uint64_t *seed, struct ipcc_error *err);
 

@@ -54,8 +54,8 @@ uint32_t dtype_alignment(uint32_t dtype);
  * (the rules of the reference parser, in its order of multiplication). */
 bool dtype_dense_bytes(uint32_t dtype, const uint64_t *shape, uint32_t rank, uint64_t *bytes);
 
-/* The strides, in elements, of a dense row-major tensor; all 0 when it has no element (a product that overflows is then
- * no error). The caller knows that the element count does not overflow: dtype_dense_bytes or dtype_view_bits said so. */
+/* The strides, in elements, of a dense row-major tensor; all 0 when it has no element (a product that overflows is no
+ * error then). The caller knows that the element count does not overflow: dtype_dense_bytes said so. */
 void dtype_dense_strides(const uint64_t *shape, uint32_t rank, uint64_t *strides);
 
 /* Bits from the first element to the end of the last one of a strided view, 0 when it has no element. False when that

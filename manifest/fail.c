@@ -14,18 +14,30 @@
 #include <stdio.h>
 #include <string.h>
 
+/* More than a message holds, so that it is cut in one place. */
+#define FORMAT_BYTES (sizeof(((struct ipcc_error *)0)->message) + 4)
+
 static void format_message(char *text, size_t bytes, const char *format, va_list args)
 {
 	if (vsnprintf(text, bytes, format, args) < 0)
 		text[0] = '\0';
 }
 
+/* How much of `text` fits into `bytes` bytes with its NUL, without cutting a character. */
+static size_t fitting_length(const char *text, size_t bytes)
+{
+	size_t length = strnlen(text, bytes);
+	if (length < bytes)
+		return length;
+	do
+		length--;
+	while (length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80);
+	return length;
+}
+
 static void store_text(char *to, size_t bytes, const char *from)
 {
-	size_t length = from == NULL ? 0 : strnlen(from, bytes);
-	if (length == bytes) /* cut before a character, not inside one */
-		for (length--; length > 0 && ((unsigned char)from[length] & 0xc0) == 0x80;)
-			length--;
+	size_t length = from == NULL ? 0 : fitting_length(from, bytes);
 	if (length > 0)
 		memcpy(to, from, length);
 	to[length] = '\0';
@@ -44,7 +56,7 @@ static int store(struct ipcc_error *err, enum ipcc_code code, int sys_errno, con
 
 int fail(struct ipcc_error *err, enum ipcc_code code, const char *format, ...)
 {
-	char message[sizeof(err->message)];
+	char message[FORMAT_BYTES];
 	va_list args;
 
 	if (err == NULL)
@@ -58,7 +70,7 @@ int fail(struct ipcc_error *err, enum ipcc_code code, const char *format, ...)
 int fail_errno(struct ipcc_error *err, int sys_errno, const char *format, ...)
 {
 	enum ipcc_code code = sys_errno == ENOMEM ? IPCC_NO_MEMORY : IPCC_FAILED;
-	char message[sizeof(err->message)], reason[128];
+	char message[FORMAT_BYTES], reason[128];
 	va_list args;
 
 	if (err == NULL)
@@ -68,9 +80,8 @@ int fail_errno(struct ipcc_error *err, int sys_errno, const char *format, ...)
 	va_end(args);
 
 	const char *text = strerror_r(sys_errno, reason, sizeof(reason));
-	size_t length = strlen(message), tail = strlen(text) + 3;
-	if (length + tail > sizeof(message)) /* the reason is worth more than the end of the message */
-		length = sizeof(message) - tail;
+	/* The reason is worth more than the end of the message. */
+	size_t length = fitting_length(message, sizeof(err->message) - strlen(text) - 2);
 	snprintf(message + length, sizeof(message) - length, ": %s", text);
 	return store(err, code, sys_errno, message);
 }
@@ -78,16 +89,16 @@ int fail_errno(struct ipcc_error *err, int sys_errno, const char *format, ...)
 int fail_mismatch(struct ipcc_error *err, const char *field, const char *expected, const char *got, const char *format,
 		  ...)
 {
-	struct ipcc_error made = {0};
+	struct ipcc_error made = {.code = IPCC_MISMATCH};
+	char message[FORMAT_BYTES];
 	va_list args;
 
 	if (err == NULL)
 		return IPCC_MISMATCH;
 	va_start(args, format);
-	format_message(made.message, sizeof(made.message), format, args);
+	format_message(message, sizeof(message), format, args);
 	va_end(args);
-	utf8_clean(made.message);
-	made.code = IPCC_MISMATCH;
+	store_text(made.message, sizeof(made.message), message);
 	store_text(made.field, sizeof(made.field), field);
 	store_text(made.expected, sizeof(made.expected), expected);
 	store_text(made.got, sizeof(made.got), got);

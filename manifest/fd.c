@@ -2,8 +2,8 @@
  * Plain fd helpers, and memfds.
  *
  * memfd_check meets fds of any kind from any peer, so it asks only what answers at once for each of them: F_GETFL and
- * F_GET_SEALS are answered by the kernel's own tables, and F_GET_SEALS succeeds for nothing but memory-backed files. fstat
- * comes after it, because an fstat on a FUSE file waits for a server that the peer may control.
+ * F_GET_SEALS are answered by the kernel's own tables, and F_GET_SEALS succeeds for nothing but memory-backed files.
+ * fstat comes after it, because an fstat on a FUSE file waits for a server that the peer may control.
  */
 #include "manifest/fd.h"
 
@@ -77,7 +77,7 @@ int fd_write_exact(int fd, const void *from, size_t bytes, uint64_t offset)
 	return 0;
 }
 
-/* More than the machine has? fallocate has no limit of its own on a memfd: it takes pages until the OOM killer comes. */
+/* More than the machine has? On a memfd fallocate knows no limit: it takes pages until something is killed. */
 static bool exceeds_memory(uint64_t bytes)
 {
 	struct sysinfo info;

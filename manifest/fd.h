@@ -35,8 +35,9 @@ int fd_read_exact(int fd, void *to, size_t bytes, uint64_t offset);
 int fd_write_exact(int fd, const void *from, size_t bytes, uint64_t offset);
 
 /* A new sealable memfd of `bytes` bytes, all pages allocated (a hole would fault in the reader). Returns the fd or a
- * negative errno; -ENOMEM at once for more than the whole machine has. Whether so much is *free*, and within the cgroup's
- * limit, the caller should know before: the kernel allocates until something is killed. `name` shows in /proc/PID/fd. */
+ * negative errno; -ENOMEM at once for more than the whole machine has. Whether so much is *free*, and within the
+ * cgroup's limit, the caller must know before: the kernel allocates until something is killed. `name` shows in
+ * /proc/PID/fd. */
 int memfd_new(const char *name, uint64_t bytes);
 
 /* F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL. 0 or a negative errno; -EBUSY while a writable or

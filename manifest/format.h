@@ -5,15 +5,15 @@
  *
  * Invariants (the validator enforces all of them, see validate.c):
  *   - everything is little-endian; the sections follow the header in the order of enum manifest_section_id, each at the
- *     next multiple of MANIFEST_ALIGNMENT after the one before, the bytes skipped are zero, and total_bytes is the end of
- *     the last: equal content has one layout;
+ *     next multiple of MANIFEST_ALIGNMENT after the one before, the bytes skipped are zero, and total_bytes is where the
+ *     last one ends: equal content has one layout;
  *   - the checksum is XXH3-64 over all total_bytes with the checksum's own eight bytes taken as zero;
  *   - a string is {offset, bytes} into the strings section, valid UTF-8 without NUL, followed by one NUL byte;
  *   - fields are sorted by name (as bytes) and unique: they are the key, and equal keys have equal bytes; sources and
  *     attributes are sorted by name and unique too;
  *   - there is a segment, unless there is no tensor; the hashed segments' blocks follow each other in segment order;
- *   - tensors are sorted by (segment, offset), so that overlaps show in one pass; only an alias may share bytes, and only
- *     bytes of the tensor it names, which is no alias itself; a tensor without elements has 0 bytes and may lie anywhere;
+ *   - tensors are sorted by (segment, offset), so that overlaps show in one pass; only an alias may share bytes, and
+ *     only bytes of the tensor it names, which is no alias itself; one without elements has 0 bytes and lies anywhere;
  *   - a tensor's bytes hold its strided view, and are exactly those of its elements when the view has no gaps;
  *   - every tensor is found through the index within MANIFEST_MAX_PROBE steps.
  *

@@ -1,9 +1,9 @@
 /*
  * Hashing through xxHash, on one thread or several.
  *
- * Parallel hashing shares one job: each worker takes the next block number from an atomic counter until none is left. The
- * caller's own thread is a worker, so a pthread_create that fails costs speed and nothing else. Workers block all signals:
- * they belong to a library inside somebody's process.
+ * Parallel hashing shares one job: each worker takes the next block number from an atomic counter until none is left.
+ * The caller's own thread is a worker, so a pthread_create that fails costs speed and nothing else. Workers block all
+ * signals: they belong to a library inside somebody's process.
  */
 #include "manifest/hash.h"
 

@@ -16,8 +16,8 @@
 
 /* 4 MiB: large enough that the hashes of a 54 GiB model take 216 KiB, small enough to stay in a core's L2 and L3. */
 #define HASH_BLOCK_BYTES ((uint64_t)4 << 20)
-#define HASH_BYTES 16
-#define HASH_TEXT_BYTES (2 * HASH_BYTES + 1)
+#define HASH_BYTES	 16
+#define HASH_TEXT_BYTES	 (2 * HASH_BYTES + 1)
 
 struct hash128 {
 	uint8_t bytes[HASH_BYTES];

@@ -1,8 +1,8 @@
 /*
- * The reader: nothing from the bytes is used before it was compared with the bounds that manifest_init has stored in native
- * form. After manifest_init every section lies inside the bytes, its entries are aligned and at least as long as the
- * structures of format.h; what an entry points to (strings, blocks, data, another section's entry) is checked at each
- * access, because nobody else has done so when the bytes come from a file or an untrusted peer.
+ * The reader: nothing from the bytes is used before it was compared with the bounds that manifest_init has stored in
+ * native form. After manifest_init every section lies inside the bytes, its entries are aligned and at least as long as
+ * the structures of format.h; what an entry points to (strings, blocks, data, another section's entry) is checked at
+ * each access, because nobody else has done so when the bytes come from a file or an untrusted peer.
  */
 #include "manifest/reader.h"
 

@@ -2,8 +2,8 @@
  * Tensors and their index.
  *
  * The index has as many used slots as there are tensors, each with a number in range, and looking up each tensor's name
- * finds that very tensor. So the index is complete, without duplicates, and all names are unique: a second tensor of the
- * same name would find the first.
+ * finds that very tensor. So the index is complete, without duplicates, and all names are unique: a second tensor of
+ * the same name would find the first.
  */
 #include "manifest/dtype.h"
 #include "manifest/validate_state.h"

@@ -93,9 +93,9 @@ int validate_header(struct validator *v, bool *done, struct ipcc_error *err)
 	const char *name;
 
 	*done = true;
-	int code = check_layout(v, err);
+	int code = check_limits(v, err);
 	if (code == 0)
-		code = check_limits(v, err);
+		code = check_layout(v, err);
 	if (code == 0)
 		code = validate_text(v, IN_HEADER(h, name), h->name, (struct text_rule){0, MANIFEST_MAX_NAME, true},
 				     &name, err);
@@ -108,10 +108,10 @@ int validate_field(struct validator *v, uint32_t i, struct ipcc_error *err)
 	struct place name_place = IN_ENTRY("fields", i, raw, name), value_place = IN_ENTRY("fields", i, raw, value);
 	const char *name, *value, *fault;
 
-	int code = validate_text(v, name_place, raw->name, (struct text_rule){1, MANIFEST_MAX_FIELD_NAME, true}, &name,
+	int code = validate_text(v, name_place, raw->name, (struct text_rule){0, MANIFEST_MAX_FIELD_NAME, false}, &name,
 				 err);
 	if (code == 0)
-		code = validate_text(v, value_place, raw->value, (struct text_rule){0, MANIFEST_MAX_FIELD_VALUE, true},
+		code = validate_text(v, value_place, raw->value, (struct text_rule){0, MANIFEST_MAX_FIELD_VALUE, false},
 				     &value, err);
 	if (code != 0)
 		return code;

@@ -53,3 +53,19 @@ coverage:
 	$(Q)$(MAKE) --no-print-directory BUILD=build/coverage COVERAGE=1 CFLAGS='-O0 -g' test-unit
 	$(Q)gcovr --root . --object-directory build/coverage --print-summary --filter 'manifest/validate.*\.c'
 	$(Q)gcovr --root . --object-directory build/coverage --print-summary --exclude 'tests/.*'
+
+# libFuzzer, a minute each by default; seeds are the parser cases and manifests that the unit tests accept.
+FUZZ_SECONDS ?= 60
+FUZZ_BUILD := build/fuzz
+.PHONY: test-fuzz fuzzers
+test-fuzz: $(VENV)/ready
+	$(Q)$(MAKE) --no-print-directory BUILD=$(FUZZ_BUILD) CC=clang SANITIZE=address,undefined,fuzzer-no-link fuzzers
+	$(Q)$(VENV)/bin/python tests/fuzz/seeds.py $(FUZZ_BUILD)/corpus
+	$(Q)for f in manifest safetensors; do \
+		$(FUZZ_BUILD)/tests/fuzz-$$f -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -print_final_stats=1 \
+			-artifact_prefix=$(FUZZ_BUILD)/$$f- $(FUZZ_BUILD)/corpus/$$f || exit 1; done
+fuzzers: $(BUILD)/tests/fuzz-manifest $(BUILD)/tests/fuzz-safetensors
+$(BUILD)/tests/fuzz-%: $(BUILD)/obj/tests/fuzz/%.o $(parts_objects)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(all_LDFLAGS) -fsanitize=fuzzer -o $@ $^ -lxxhash -ljansson -linih

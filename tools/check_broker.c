@@ -2,12 +2,10 @@
 #include "broker/client/ipc_cache.h"
 #include "broker/link/rendezvous.h"
 #include "broker/protocol.h"
-#include "manifest/fd.h"
 #include "tools/clock.h"
 #include "tools/findings.h"
 #include "tools/text.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,40 +28,30 @@ static char *how_to_start(const struct common *common, const char *dir)
 	return common->dir != NULL ? format_text("run: ipc-cached --dir %s", dir) : format_text("run: ipc-cached");
 }
 
-/* Stores whether a broker may be looked for in it. */
-static bool check_directory(struct findings *f, const struct common *common, const char *dir)
-{
-	const uid_t trusted[] = {geteuid(), 0};
-	struct ipcc_error err;
-	cleanup_fd int fd = -1;
-	int rc = rendezvous_open(dir, trusted, 2, &fd, &err);
-	if (rc != IPCC_OK) {
-		findings_add(f, FINDING_FAIL, "directory", format_text("%s (%s)", err.message, why_directory(common)),
-			     rc == IPCC_NO_BROKER ? how_to_start(common, dir) : NULL);
-		return false;
-	}
-	struct stat st;
-	fstat(fd, &st);
-	findings_add(f, FINDING_OK, "directory",
-		     format_text("%s, %s; owner %s, mode %04o", dir, why_directory(common), text_user(st.st_uid).text,
-				 st.st_mode & 07777),
-		     NULL);
-	return true;
-}
-
-static void check_unreachable(struct findings *f, const struct common *common, const char *dir,
-			      const struct ipcc_error *err)
+/* The library's message says what is wrong, be it the directory or the broker. */
+static void add_failure(struct findings *f, const struct common *common, const char *dir, const struct ipcc_error *err)
 {
 	char *socket = format_text("%s/" PROTOCOL_SOCKET_NAME, dir);
 	bool left = err->code == IPCC_NO_BROKER && access(socket, F_OK) == 0;
-	findings_add(
-		f, FINDING_FAIL, "broker",
-		format_text("%s%s", err->message, left ? " (its socket is left; the next broker replaces it)" : ""),
-		err->code == IPCC_NO_BROKER ? how_to_start(common, dir) : NULL);
+	findings_add(f, FINDING_FAIL, "broker",
+		     format_text("%s%s (the directory is %s)", err->message,
+				 left ? "; its socket is left, and the next broker replaces it" : "",
+				 why_directory(common)),
+		     err->code == IPCC_NO_BROKER ? how_to_start(common, dir) : NULL);
 	free(socket);
 }
 
-static void check_stat(struct findings *f, const struct ipcc_stat *stat, uint64_t round_trip_ns)
+static void add_directory(struct findings *f, const struct common *common, const char *dir)
+{
+	struct stat st;
+	if (stat(dir, &st) == 0)
+		findings_add(f, FINDING_OK, "directory",
+			     format_text("%s, %s; owner %s, mode %04o", dir, why_directory(common),
+					 text_user(st.st_uid).text, st.st_mode & 07777),
+			     NULL);
+}
+
+static void add_stat(struct findings *f, const struct ipcc_stat *stat, uint64_t round_trip_ns)
 {
 	char *text = format_text("version %s, pid %d, up %s, %llu models, %.1f us for a round trip", stat->version,
 				 stat->pid, text_duration(stat->uptime_ns).text, (unsigned long long)stat->models,
@@ -90,8 +78,6 @@ void check_broker(struct findings *f, const struct common *common)
 		snprintf(dir, sizeof(dir), "%s", common->dir);
 	else
 		rendezvous_client_dir(dir);
-	if (!check_directory(f, common, dir))
-		return;
 	struct ipcc_client *client = NULL;
 	struct ipcc_error err;
 	struct ipcc_stat stat;
@@ -104,9 +90,11 @@ void check_broker(struct findings *f, const struct common *common)
 	}
 	if (rc == IPCC_OK)
 		rc = ipcc_stat(client, &stat, &err);
-	if (rc == IPCC_OK)
-		check_stat(f, &stat, end_ns - start_ns);
-	else
-		check_unreachable(f, common, dir, &err);
+	if (rc == IPCC_OK) {
+		add_directory(f, common, dir);
+		add_stat(f, &stat, end_ns - start_ns);
+	} else {
+		add_failure(f, common, dir, &err);
+	}
 	ipcc_close(client);
 }

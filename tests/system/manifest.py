@@ -60,6 +60,14 @@ def checksum(data):
     return state.intdigest()
 
 
+def encoded(text):
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def name_hash(name, seed=0):
+    return xxhash.xxh3_64_intdigest(encoded(name), seed=seed)
+
+
 def reseal(data):
     """The same bytes with a checksum that fits them."""
     data = bytearray(data)
@@ -147,10 +155,9 @@ class Draft:
         strings = bytearray()
 
         def string(text):
-            encoded = text if isinstance(text, bytes) else text.encode()
-            at = len(strings)
-            strings.extend(encoded + b"\0")
-            return at, len(encoded)
+            at, content = len(strings), encoded(text)
+            strings.extend(content + b"\0")
+            return at, len(content)
 
         name = string(self.name)
         fields = numpy.zeros(len(self.fields), FIELD)
@@ -198,7 +205,7 @@ class Draft:
             slots *= 2
         table = [0] * slots
         for number, tensor in enumerate(self.tensors):
-            at = xxhash.xxh3_64_intdigest(tensor[0], seed=0) & (slots - 1)
+            at = name_hash(tensor[0]) & (slots - 1)
             while table[at] != 0:
                 at = (at + 1) & (slots - 1)
             table[at] = number + 1
@@ -266,7 +273,7 @@ class Manifest:
 
     def find(self, name):
         """Through the hash index, as an engine would."""
-        at = xxhash.xxh3_64_intdigest(name, seed=self.header["index_seed"])
+        at = name_hash(name, self.header["index_seed"])
         for step in range(128):
             slot = int(self.index[(at + step) & (len(self.index) - 1)])
             if slot == 0:

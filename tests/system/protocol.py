@@ -38,7 +38,7 @@ HOLDER = struct.Struct("<IIQ")
 STAT_REPLY = struct.Struct("<16s32sIIQQQQQQQQQQQQQQ")
 STAT_NAMES = ("instance", "version", "pid", "uid", "uptime_ns", "connections", "models", "loading", "leases", "bytes",
               "fds", "fd_limit", "accepted", "refused", "attaches", "mismatches", "commits", "evictions")
-assert (BEGIN_REQUEST.size, LIST_ENTRY.size, STAT_REPLY.size) == (32 + 0, 80, 168)
+assert (BEGIN_REQUEST.size, LIST_ENTRY.size, STAT_REPLY.size) == (32, 80, 168)
 
 
 class Failure(Exception):

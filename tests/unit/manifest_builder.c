@@ -1,5 +1,5 @@
 /* What goes into a builder comes out of the reader. */
-#include "manifest/builder.h"
+#include "manifest/builder_state.h"
 #include "manifest/dtype.h"
 #include "manifest/fd.h"
 #include "manifest/validate.h"
@@ -336,6 +336,27 @@ Test(manifest_builder, two_fields_sources_or_attributes_of_one_name_are_refused)
 	cr_assert_eq(builder_add_attribute(b, &attribute, NULL), 0);
 	cr_assert_eq(builder_add_attribute(b, &attribute, NULL), 0);
 	assert_not_finished(b, IPCC_INVALID, "attributes[1].name");
+}
+
+Test(manifest_builder, an_index_too_full_for_short_probes_is_not_taken)
+{
+	enum { COUNT = 129 };
+	struct manifest_tensor tensors[COUNT] = {0};
+	uint8_t strings[COUNT] = {0};
+	le32 slots[128];
+	uint64_t seed;
+
+	/* One name more than there are slots: no seed can help, and the caller doubles. */
+	for (uint32_t i = 0; i < COUNT; i++) {
+		strings[i] = (uint8_t)i;
+		tensors[i].name = (struct manifest_string){le32_make(i), le32_make(1)};
+	}
+	cr_assert_eq(builder_index_fill(tensors, COUNT, strings, slots, 128, &seed, NULL), 1);
+	cr_assert_eq(builder_index_fill(tensors, 64, strings, slots, 128, &seed, NULL), 0);
+	cr_assert_eq(builder_index_slots(0), 0);
+	cr_assert_eq(builder_index_slots(1), 2);
+	cr_assert_eq(builder_index_slots(64), 128);
+	cr_assert_eq(builder_index_slots(65), 256);
 }
 
 Test(manifest_builder, overlapping_tensors_are_refused)

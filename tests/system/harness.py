@@ -1,0 +1,303 @@
+"""Real processes: a private broker, the command, other users, and waiting for things to come true."""
+import contextlib
+import json
+import os
+import pickle
+import resource
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from protocol import Client, Closed, Failure, dial
+
+PATIENCE = 60  # seconds until a condition counts as never coming true; generous, since nothing waits for it in vain
+
+
+def wait_until(condition, what, seconds=PATIENCE, every=0.003):
+    """Polls until the condition holds; returns what it gave."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(every)
+
+
+@dataclass
+class Result:
+    status: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self):
+        return self.out.decode()
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+def check_clean(stderr):
+    """No sanitizer has spoken."""
+    for word in ("Sanitizer", "runtime error:"):
+        assert word not in stderr, stderr
+
+
+class Binaries:
+    def __init__(self, broker, cli):
+        self.broker, self.cli = str(broker), str(cli)
+        with open(broker, "rb") as file:
+            self.sanitized = b"__asan_" in file.read()
+
+
+def user_prefix(uid, gid=None, groups=()):
+    """The command line that makes the rest of it run as another user."""
+    keep = ["--groups", ",".join(map(str, groups))] if groups else ["--clear-groups"]
+    return ["setpriv", "--reuid", str(uid), "--regid", str(uid if gid is None else gid), *keep]
+
+
+class Cli:
+    """The command `ipc-cache`, pointed at one directory."""
+
+    def __init__(self, binaries, directory):
+        self.binaries, self.directory = binaries, str(directory)
+
+    def command(self, *args, prefix=(), directory=None):
+        return [*prefix, self.binaries.cli, "--dir", str(directory or self.directory), *map(str, args)]
+
+    def __call__(self, *args, prefix=(), stdin=None, timeout=120, expect=None, directory=None, cwd=None):
+        done = subprocess.run(self.command(*args, prefix=prefix, directory=directory), stdin=stdin or subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout, check=False, cwd=cwd)
+        result = Result(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
+        check_clean(result.err)
+        if expect is not None:
+            assert result.status == expect, result
+        return result
+
+    @contextlib.contextmanager
+    def running(self, *args, prefix=(), stdin=subprocess.PIPE):
+        """Started and left running; killed at the end if the test has not ended it."""
+        process = subprocess.Popen(self.command(*args, prefix=prefix), stdin=stdin, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.send_signal(signal.SIGCONT)
+            check_clean(finish(process).err)
+
+    @contextlib.contextmanager
+    def holding(self, model, *args, prefix=()):
+        """A process that is attached, and stays so until told or killed."""
+        with self.running("attach", model, "--hold", "--json", *args, prefix=prefix) as process:
+            document, line = b"", None
+            while line != b"}\n":
+                line = process.stdout.readline()
+                assert line, process.stderr.read().decode()
+                document += line
+            process.facts = json.loads(document)
+            yield process
+
+
+def finish(process, timeout=PATIENCE):
+    """Waits for its end; what it printed since."""
+    if getattr(process, "result", None) is None:
+        if process.stdin is not None and process.stdin.closed:
+            process.stdin = None
+        out, err = process.communicate(timeout=timeout)
+        process.result = Result(process.returncode, out, err.decode(errors="replace"))
+    return process.result
+
+
+@dataclass
+class Broker:
+    """One ipc-cached in a directory of its own."""
+
+    binaries: Binaries
+    directory: str
+    config: str = ""  # the INI file's text
+    prefix: tuple = ()  # what to run it through
+    leaves_models: bool = False  # the test ends with models resident
+    kept_fds: int = 0  # fds that the test itself keeps in the broker
+    process: subprocess.Popen = field(default=None, repr=False)
+
+    def __post_init__(self):
+        self.cli = Cli(self.binaries, self.directory)
+        self.log_path = self.directory + ".log"
+
+    @property
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def launch(self):
+        command = [*self.prefix, self.binaries.broker, "--dir", self.directory]
+        if self.config:
+            path = self.directory + ".ini"
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(self.config)
+            command += ["--config", path]
+        with open(self.log_path, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def start(self):
+        self.launch()
+        wait_until(lambda: " ready: " in self.log or self.process.poll() is not None, "the broker's ready line")
+        assert self.process.poll() is None, self.log
+        self.pid = self.process.pid
+        self.fds_at_start = self.fd_count()
+        return self
+
+    def fd_count(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def connect(self, **options):
+        return Client.connect(self.directory, **options)
+
+    def stat(self):
+        with self.connect() as client:
+            return client.stat()
+
+    def models(self):
+        with self.connect() as client:
+            return client.list()
+
+    def serves(self):
+        """It still answers, new connections too."""
+        with self.connect() as client:
+            client.ping()
+        return True
+
+    def is_empty(self):
+        """Nothing of any model is left in it."""
+        stat = self.stat()
+        return (stat["models"], stat["loading"], stat["bytes"], stat["fds"], stat["leases"]) == (0, 0, 0, 0, 0)
+
+    def becomes_empty(self):
+        wait_until(self.is_empty, "the broker to hold nothing")
+        return True
+
+    def evict_all(self):
+        with self.connect() as client:
+            for model in client.list():
+                if model["state"] != 2:
+                    continue
+                client.evict(model["key_id"], 2, key=model["key"])
+
+    def rss_kib(self):
+        with open(f"/proc/{self.pid}/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("VmRSS:"))
+
+    def cpu_ticks(self):
+        with open(f"/proc/{self.pid}/stat", encoding="ascii") as file:
+            return sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13]))
+
+    def check_and_stop(self):
+        """The end of every test: nothing left, nothing leaked, nothing said that should worry anybody."""
+        assert self.process.poll() is None, f"the broker died: {self.process.returncode}\n{self.log}"
+        self.process.send_signal(signal.SIGCONT)
+        if self.leaves_models:
+            self.evict_all()
+        listing = self.cli("ls", "--json", expect=0).json["models"]
+        wait_until(lambda: self.models() == [], f"no model to be left: {listing}", 20)
+        wait_until(lambda: self.fd_count() <= self.fds_at_start + self.kept_fds, "the broker to close its fds", 20)
+        self.stop()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(PATIENCE)
+        assert status == 0, f"the broker's exit status is {status}:\n{self.log}"
+        check_clean(self.log)
+        assert "ERROR" not in self.log
+
+    def kill(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.send_signal(signal.SIGCONT)
+            self.process.wait()
+
+
+# ---- other users, in the test's own process ----
+
+def as_user(uid, function, gid=None, groups=()):
+    """Runs the function in a child of that user and returns what it returns; what it raises is raised here."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            os.setgroups(list(groups))
+            os.setresgid(*[uid if gid is None else gid] * 3)
+            os.setresuid(uid, uid, uid)
+            try:
+                answer = (True, function())
+            except Exception as error:  # pylint: disable=broad-except
+                answer = (False, (error.code, error.message) if isinstance(error, Failure) else repr(error))
+            with os.fdopen(writer, "wb") as file:
+                pickle.dump(answer, file)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        content = file.read()
+    os.waitpid(child, 0)
+    good, value = pickle.loads(content)
+    assert good, f"as uid {uid}: {value}"
+    return value
+
+
+def dial_as(uid, directory, gid=None, groups=()):
+    """A socket that was connected by a process of that user: to the broker it is that user's for ever."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setgroups(list(groups))
+            os.setresgid(*[uid if gid is None else gid] * 3)
+            os.setresuid(uid, uid, uid)
+            try:
+                sock = dial(directory)
+                socket.send_fds(theirs, [b"+"], [sock.fileno()])
+            except OSError as error:
+                theirs.send(str(error.errno).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    theirs.close()
+    with ours:
+        data, fds, _, _ = socket.recv_fds(ours, 64, 1)
+    os.waitpid(child, 0)
+    if data != b"+":
+        raise OSError(int(data), os.strerror(int(data)))
+    sock = socket.socket(fileno=fds[0])
+    sock.settimeout(PATIENCE)
+    return sock
+
+
+def connect_as(uid, directory, gid=None, groups=(), greet=True):
+    return Client(dial_as(uid, directory, gid, groups), greet)
+
+
+def last_words_of(client):
+    """Of a connection that the broker should turn away or end."""
+    with contextlib.closing(client):
+        try:
+            client.send_raw(b"")
+        except OSError:
+            pass
+        return client.last_words()
+
+
+def raise_fd_limit():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+__all__ = [name for name in dir() if not name.startswith("_")]
+_ = Closed
