@@ -2,6 +2,7 @@
 #include "broker/account.h"
 
 #include "broker/protocol.h"
+#include "broker/reaper.h"
 #include "manifest/fail.h"
 
 #include <errno.h>
@@ -51,7 +52,8 @@ static void account_drop_if_empty(struct account *account)
 
 static bool fds_left(const struct accounts *accounts, uint64_t more)
 {
-	return accounts->connections + (uint64_t)accounts_model_fds(accounts) + more + RESERVED_FDS <= accounts->fd_limit;
+	return accounts->connections + (uint64_t)accounts_model_fds(accounts) + reaper_foreign_left() + more + RESERVED_FDS <=
+	       accounts->fd_limit;
 }
 
 static int out_of_fds(const struct accounts *accounts, struct ipcc_error *err)

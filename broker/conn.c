@@ -7,6 +7,7 @@
 #include "broker/conn.h"
 
 #include "broker/draft.h"
+#include "broker/reaper.h"
 #include "broker/request.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -25,7 +26,7 @@ void conn_accept(struct server *server, int fd)
 		return;
 	}
 	*conn = (struct conn){.server = server, .number = ++server->counters.accepted, .fd = fd,
-			       .deadline_ms = UINT64_MAX};
+			       .may_hold_fds = !server->fds_refused, .deadline_ms = UINT64_MAX};
 	TAILQ_INSERT_TAIL(&server->conns, conn, link);
 	int rc = peer_read(fd, &conn->peer, &err);
 	if (rc == IPCC_OK)
@@ -167,6 +168,13 @@ static void flush_outgoing(struct conn *conn)
 		conn_update(conn);
 }
 
+void conn_close_received(struct wire_fds *fds)
+{
+	for (unsigned i = 0; i < fds->count; i++)
+		reaper_close_foreign(&fds->fds[i]);
+	fds->count = 0;
+}
+
 static void receive(struct conn *conn)
 {
 	/* One for all connections: a message is handled, or copied, before the next one is received. */
@@ -181,7 +189,7 @@ static void receive(struct conn *conn)
 		conn_update(conn);
 		return;
 	}
-	wire_fds_close(&fds);
+	conn_close_received(&fds);
 	if (length > 0 || length == -EMSGSIZE) {
 		fail(&err, IPCC_PROTOCOL,
 		     length > 0 ? "the message's file descriptors were cut off: more than %d, or the broker's table is full"
@@ -297,6 +305,10 @@ void conn_close(struct conn *conn)
 		account_release_connection(&server->accounts, conn->account);
 	/* A parked copy of the socket would keep the connection open: say that it is over, then close. */
 	shutdown(conn->fd, SHUT_RDWR);
+	if (conn->may_hold_fds) {
+		epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL); /* it stays open until it is its turn */
+		reaper_close_foreign(&conn->fd);
+	}
 	fd_close(&conn->fd);
 	TAILQ_INSERT_TAIL(&server->dead, conn, dead_link);
 }

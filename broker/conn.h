@@ -35,6 +35,7 @@ struct conn {
 	struct account *account;
 	uint32_t events; /* what epoll watches for */
 	bool greeted;
+	bool may_hold_fds; /* unread messages may bring fds of the peer's choice, which closing the socket closes */
 	bool closing; /* ends as soon as the outgoing message is sent */
 	bool dead;    /* closed, and freed at the end of the turn */
 	TAILQ_ENTRY(conn) dead_link;
@@ -85,6 +86,9 @@ void conn_goodbye(struct conn *conn, const struct ipcc_error *error);
 /* Ends the connection at once: lease, claim, draft and everything parked go with it. */
 void conn_close(struct conn *conn);
 void conn_free(struct conn *conn);
+
+/* Closes what a peer sent and nobody took, in the reaper. */
+void conn_close_received(struct wire_fds *fds);
 
 /* Recomputes what to listen for and the deadline; after every change of state. */
 void conn_update(struct conn *conn);

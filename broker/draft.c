@@ -6,6 +6,7 @@
  */
 #include "broker/draft.h"
 
+#include "broker/reaper.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 #include "manifest/validate.h"
@@ -48,16 +49,15 @@ void draft_cancel(struct conn *conn)
 	TAILQ_REMOVE(&conn->server->drafts, conn, draft_link);
 	draft_unmap(draft);
 	checksum_free(draft->checksum);
-	fd_close(&draft->source_fd);
-	fd_close(&draft->copy_fd);
+	reaper_close_memory(&draft->source_fd);
+	reaper_close_memory(&draft->copy_fd);
 	free(draft);
 }
 
-int draft_start(struct conn *conn, int fd, uint64_t bytes, uint32_t request, struct ipcc_error *err)
+int draft_start(struct conn *conn, int *fd, uint64_t bytes, uint32_t request, struct ipcc_error *err)
 {
 	struct memfd_facts facts;
-	cleanup_fd int source = fd;
-	int rc = memfd_check(source, "the draft", &facts, err);
+	int rc = memfd_check(*fd, "the draft", &facts, err);
 	if (rc != IPCC_OK)
 		return rc;
 	if (facts.bytes != bytes || bytes < sizeof(struct manifest_header) || bytes > MANIFEST_MAX_BYTES)
@@ -68,7 +68,7 @@ int draft_start(struct conn *conn, int fd, uint64_t bytes, uint32_t request, str
 	struct draft *draft = calloc(1, sizeof(*draft));
 	if (draft == NULL)
 		return fail_errno(err, ENOMEM, "the broker cannot take the draft");
-	*draft = (struct draft){.request = request, .source_fd = fd_take(&source), .copy_fd = -1, .bytes = bytes};
+	*draft = (struct draft){.request = request, .source_fd = fd_take(fd), .copy_fd = -1, .bytes = bytes};
 	conn->draft = draft;
 	TAILQ_INSERT_TAIL(&conn->server->drafts, conn, draft_link);
 	return IPCC_OK;
@@ -91,7 +91,7 @@ static int step_copy(struct draft *draft, struct ipcc_error *err)
 	draft->done += part;
 	if (draft->done < draft->bytes)
 		return IPCC_OK;
-	fd_close(&draft->source_fd);
+	reaper_close_memory(&draft->source_fd);
 	void *map = mmap(NULL, draft->bytes, PROT_READ, MAP_SHARED, draft->copy_fd, 0);
 	if (map == MAP_FAILED)
 		return fail_errno(err, errno, "the broker cannot map the draft");

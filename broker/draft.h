@@ -9,8 +9,8 @@
 
 #include "broker/conn.h"
 
-/* Takes over `fd` for the claim of `conn`; the reply to `request` is sent when the work is done. */
-int draft_start(struct conn *conn, int fd, uint64_t bytes, uint32_t request, struct ipcc_error *err);
+/* Takes over *fd, on success only, for the claim of `conn`; the reply to `request` is sent when the work is done. */
+int draft_start(struct conn *conn, int *fd, uint64_t bytes, uint32_t request, struct ipcc_error *err);
 /* One slice of the draft whose turn it is, if there is any. */
 void draft_step(struct server *server);
 /* The connection ends. */

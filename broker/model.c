@@ -35,8 +35,8 @@ struct model *model_new(struct key *key, const char *name, size_t name_bytes, co
 void model_drop_fds(struct model *model)
 {
 	for (uint32_t i = 0; i < model->segment_count; i++)
-		reaper_close(&model->segments[i].fd);
-	reaper_close(&model->manifest_fd);
+		reaper_close_memory(&model->segments[i].fd);
+	reaper_close_memory(&model->manifest_fd);
 }
 
 void model_free(struct model *model)

@@ -1,68 +1,167 @@
-/* fds travel to the thread as integers through a pipe; see reaper.h. */
+/* Two queues of fds, each with threads that are started when there is work for them; see reaper.h. */
 #include "broker/reaper.h"
 
 #include "manifest/fd.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
-/* One reaper per process: the pipe's writing end, or -1. */
-static int reaper_pipe = -1;
-static pthread_t reaper_thread;
+#define STACK_BYTES (64 << 10)
+/* How long the end of the broker waits for foreign fds. The process's end closes them in any case. */
+#define STOP_FOREIGN_MS 200
 
-static void *reap(void *argument)
+struct lane {
+	unsigned max_threads;
+	pthread_mutex_t lock;
+	pthread_cond_t work; /* something was queued, or the lane stops */
+	pthread_cond_t ended;
+	int *queue;
+	unsigned queued, capacity;
+	unsigned closing; /* taken from the queue, not closed yet */
+	unsigned threads, idle;
+	bool stopping;
+};
+
+static struct lane memory = {.max_threads = 1,
+			     .lock = PTHREAD_MUTEX_INITIALIZER,
+			     .work = PTHREAD_COND_INITIALIZER,
+			     .ended = PTHREAD_COND_INITIALIZER};
+/* Eight fds may hang before others wait behind them. */
+static struct lane foreign = {.max_threads = 8,
+			      .lock = PTHREAD_MUTEX_INITIALIZER,
+			      .work = PTHREAD_COND_INITIALIZER,
+			      .ended = PTHREAD_COND_INITIALIZER};
+
+static void *reap(void *context)
 {
-	int source = (int)(intptr_t)argument, fd;
-	while (read(source, &fd, sizeof(fd)) == sizeof(fd))
+	struct lane *lane = context;
+	pthread_mutex_lock(&lane->lock);
+	for (;;) {
+		lane->idle++;
+		while (lane->queued == 0 && !lane->stopping)
+			pthread_cond_wait(&lane->work, &lane->lock);
+		lane->idle--;
+		if (lane->queued == 0)
+			break;
+		int fd = lane->queue[--lane->queued];
+		lane->closing++;
+		pthread_mutex_unlock(&lane->lock);
+		/* A socket that lingers is told not to; other files do not know the option. */
+		struct linger off = {0};
+		setsockopt(fd, SOL_SOCKET, SO_LINGER, &off, sizeof(off));
 		close(fd);
-	close(source);
+		pthread_mutex_lock(&lane->lock);
+		lane->closing--;
+	}
+	lane->threads--;
+	pthread_cond_broadcast(&lane->ended);
+	pthread_mutex_unlock(&lane->lock);
 	return NULL;
 }
 
-int reaper_start(void)
+/* With all signals blocked: they are for the loop. */
+static void lane_start_thread(struct lane *lane)
 {
-	int ends[2];
-	if (pipe2(ends, O_CLOEXEC) != 0)
-		return -errno;
-	if (fcntl(ends[1], F_SETFL, O_NONBLOCK) != 0) {
-		int failed = errno;
-		close(ends[0]);
-		close(ends[1]);
-		return -failed;
-	}
 	sigset_t all, before;
+	pthread_attr_t attributes;
+	pthread_t thread;
+	size_t least = (size_t)sysconf(_SC_THREAD_STACK_MIN);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	pthread_attr_t attributes;
 	pthread_attr_init(&attributes);
-	pthread_attr_setstacksize(&attributes, 64 << 10);
-	int rc = pthread_create(&reaper_thread, &attributes, reap, (void *)(intptr_t)ends[0]);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attributes, least > STACK_BYTES ? least : STACK_BYTES);
+	if (pthread_create(&thread, &attributes, reap, lane) == 0)
+		lane->threads++;
 	pthread_attr_destroy(&attributes);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc != 0) {
-		close(ends[0]);
-		close(ends[1]);
-		return -rc;
-	}
-	reaper_pipe = ends[1];
-	return 0;
 }
 
-void reaper_close(int *fd)
+static bool lane_has_room(struct lane *lane)
 {
-	/* Writes of less than PIPE_BUF are all or nothing. */
-	if (*fd >= 0 && reaper_pipe >= 0 && write(reaper_pipe, fd, sizeof(*fd)) == sizeof(*fd))
-		*fd = -1;
-	fd_close(fd);
+	if (lane->queued < lane->capacity)
+		return true;
+	unsigned capacity = lane->capacity == 0 ? 64 : 2 * lane->capacity;
+	int *queue = realloc(lane->queue, capacity * sizeof(*queue));
+	if (queue == NULL)
+		return false;
+	lane->queue = queue;
+	lane->capacity = capacity;
+	return true;
+}
+
+static void lane_put(struct lane *lane, int *fd)
+{
+	if (*fd < 0)
+		return;
+	pthread_mutex_lock(&lane->lock);
+	bool taken = lane_has_room(lane);
+	if (taken) {
+		lane->queue[lane->queued++] = fd_take(fd);
+		if (lane->idle < lane->queued && lane->threads < lane->max_threads)
+			lane_start_thread(lane);
+		taken = lane->threads > 0;
+		if (!taken)
+			*fd = lane->queue[--lane->queued];
+		pthread_cond_signal(&lane->work);
+	}
+	pthread_mutex_unlock(&lane->lock);
+	if (!taken)
+		fd_close(fd); /* no memory and no thread: waiting is all that is left */
+}
+
+/* Everything that is queued is still closed. */
+static void lane_stop(struct lane *lane, long limit_ms)
+{
+	struct timespec until;
+	int waited = 0;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += limit_ms / 1000;
+	until.tv_nsec += limit_ms % 1000 * 1000000;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+	pthread_mutex_lock(&lane->lock);
+	lane->stopping = true;
+	pthread_cond_broadcast(&lane->work);
+	while (lane->threads > 0 && waited == 0)
+		waited = pthread_cond_timedwait(&lane->ended, &lane->lock, &until);
+	if (lane->threads == 0) {
+		free(lane->queue);
+		lane->queue = NULL;
+		lane->capacity = 0;
+		lane->stopping = false;
+	}
+	pthread_mutex_unlock(&lane->lock);
+}
+
+void reaper_close_memory(int *fd)
+{
+	lane_put(&memory, fd);
+}
+
+void reaper_close_foreign(int *fd)
+{
+	lane_put(&foreign, fd);
+}
+
+unsigned reaper_foreign_left(void)
+{
+	pthread_mutex_lock(&foreign.lock);
+	unsigned left = foreign.queued + foreign.closing;
+	pthread_mutex_unlock(&foreign.lock);
+	return left;
 }
 
 void reaper_stop(void)
 {
-	if (reaper_pipe < 0)
-		return;
-	fd_close(&reaper_pipe);
-	pthread_join(reaper_thread, NULL);
+	lane_stop(&memory, INT_MAX);
+	lane_stop(&foreign, STOP_FOREIGN_MS);
 }

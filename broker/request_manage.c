@@ -158,7 +158,7 @@ static int refuse_leased(const struct model *model, struct ipcc_error *err)
 	}
 	if (named < model->lease_count)
 		snprintf(holders + length, sizeof(holders) - length, " and %u more", model->lease_count - named);
-	return fail(err, IPCC_BUSY, "%s is leased by process %s; end them, or evict with drain or force",
+	return fail(err, IPCC_BUSY, "%s is leased by process %s; end them, or evict with --drain or --force",
 		    model_label(model, label), holders);
 }
 

@@ -5,6 +5,7 @@
  * nothing does.
  */
 #include "broker/draft.h"
+#include "broker/reaper.h"
 #include "broker/request.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -73,13 +74,13 @@ static int begin_conflict(struct conn *conn, struct request *request, const stru
 	if (other != NULL) {
 		if (begin->wait_ms > 0 && !request->expired && conn_park(conn, request, begin->wait_ms, other->id))
 			return REQUEST_LATER;
-		return fail(err, IPCC_BUSY, "%s is being published by process %d; wait for it, or attach with a wait",
+		return fail(err, IPCC_BUSY, "%s is being published by process %d; wait for it with --wait",
 			    model_label(other, label), other->publisher_pid);
 	}
 	other = registry_find(registry, conn->peer.uid, &begin->key, IPCC_MODEL_READY);
 	if (other != NULL && (begin->flags & BEGIN_REPLACE) == 0)
 		return fail(err, IPCC_EXISTS,
-			    "%s is resident already (generation %" PRIu64 "); attach to it, or publish with replace",
+			    "%s is resident already (generation %" PRIu64 "); attach to it, or publish with --replace",
 			    model_label(other, label), other->generation);
 	return IPCC_OK;
 }
@@ -98,6 +99,9 @@ static int begin_claim(struct conn *conn, struct begin *begin, struct ipcc_error
 	struct server *server = conn->server;
 	struct account *account;
 	uint64_t bytes = 0;
+	if (reaper_foreign_left() > REAPER_MAX_FOREIGN)
+		return fail(err, IPCC_BUSY,
+			    "the broker is still closing file descriptors that publishers sent and that it could not take; try again");
 	int rc = sum_segments(begin, &bytes, err);
 	if (rc == IPCC_OK)
 		rc = account_charge_model(&server->accounts, conn->peer.uid, begin->segment_count, bytes, &account, err);
@@ -119,6 +123,8 @@ static int begin_claim(struct conn *conn, struct begin *begin, struct ipcc_error
 	model->visible_gid = begin->visible_gid;
 	model->publisher = conn;
 	conn->claim = model;
+	conn->may_hold_fds = true;
+	server_allow_fds(conn->fd, true);
 	TAILQ_INSERT_TAIL(&server->registry.models, model, link);
 	server->registry_changed = true; /* who waits for this key now waits for this publisher */
 	return IPCC_OK;
@@ -184,7 +190,7 @@ int handle_segments(struct conn *conn, struct request *request, struct message *
 		int rc = check_segment(claim, first + i, request->fds->fds[i], &facts, err);
 		if (rc != IPCC_OK)
 			return rc;
-		fd_close(&segment->fd); /* handed over again: the newer one counts */
+		reaper_close_memory(&segment->fd); /* handed over again: the newer one counts */
 		segment->fd = wire_fd_take(request->fds, i);
 		segment->device = facts.device;
 		segment->inode = facts.inode;
@@ -205,8 +211,8 @@ int handle_draft(struct conn *conn, struct request *request, struct message *rep
 	for (uint32_t i = 0; i < claim->segment_count; i++)
 		if (claim->segments[i].fd < 0)
 			return fail(err, IPCC_REFUSED, "DRAFT before segment %u was handed over", i);
-	fd_close(&claim->manifest_fd); /* a second draft replaces the first */
-	int rc = draft_start(conn, wire_fd_take(request->fds, 0), le64_get(fixed.bytes), request->id, err);
+	reaper_close_memory(&claim->manifest_fd); /* a second draft replaces the first */
+	int rc = draft_start(conn, &request->fds->fds[0], le64_get(fixed.bytes), request->id, err);
 	return rc == IPCC_OK ? REQUEST_LATER : rc;
 }
 
@@ -236,6 +242,8 @@ int handle_commit(struct conn *conn, struct request *request, struct message *re
 		model->state = IPCC_MODEL_READY;
 		model->publisher = NULL;
 		conn->claim = NULL;
+		if (server->fds_refused)
+			server_allow_fds(conn->fd, false);
 		conn->committed_id = model->id;
 		conn->committed_generation = model->generation;
 		server->registry_changed = true;

@@ -23,6 +23,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* since Linux 6.16 */
+#endif
+
 /* So many events, and so many new connections, before everything else gets its turn. */
 #define EVENTS_PER_TURN 64
 #define ACCEPTS_PER_TURN 16
@@ -131,11 +135,14 @@ static int open_fds(struct server *server, struct ipcc_error *err)
 	server->journal = journal_new(write_snapshot, server, err);
 	if (server->journal == NULL)
 		return IPCC_FAILED;
+	/* New connections inherit it: who publishes nothing cannot make us close fds of its choice. */
+	server_allow_fds(server->listen_fd, false);
+	int value;
+	socklen_t length = sizeof(value);
+	server->fds_refused = getsockopt(server->listen_fd, SOL_SOCKET, SO_PASSRIGHTS, &value, &length) == 0 && value == 0;
 	int rc = watch(server, server->listen_fd, &server->listen_fd, err);
 	if (rc == IPCC_OK)
 		rc = watch(server, server->signal_fd, &server->signal_fd, err);
-	if (rc == IPCC_OK && (rc = reaper_start()) < 0)
-		rc = fail_errno(err, -rc, "cannot start the reaper thread");
 	return rc;
 }
 
@@ -195,6 +202,13 @@ static void accept_some(struct server *server)
 		else if (errno != EINTR && errno != ECONNABORTED)
 			return;
 	}
+}
+
+void server_allow_fds(int socket, bool allowed)
+{
+	int value = allowed;
+	/* Older kernels do not know it, and let everybody send fds. */
+	setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &value, sizeof(value));
 }
 
 static void handle_event(struct server *server, const struct epoll_event *event)

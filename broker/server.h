@@ -43,6 +43,7 @@ struct server {
 	uint64_t next_deadline_ms; /* the earliest that a connection may have; UINT64_MAX: none */
 	bool registry_changed;	   /* parked requests are to be tried again */
 	bool stopping;
+	bool fds_refused; /* the kernel refuses fds on connections that have no claim */
 
 	TAILQ_HEAD(, conn) conns;  /* the dead ones too, so that closing one while walking over them is safe */
 	TAILQ_HEAD(, conn) dead;   /* freed at the end of the turn, when no event can name them */
@@ -52,12 +53,15 @@ struct server {
 	void (*log)(const char *format, ...) __attribute__((format(printf, 1, 2)));
 };
 
-/* Takes over `listen_fd`. Blocks SIGTERM and SIGINT, and starts the reaper. */
+/* Takes over `listen_fd`. Blocks SIGTERM and SIGINT. */
 int server_init(struct server *server, const struct config *config, int listen_fd,
 		void (*log)(const char *format, ...), struct ipcc_error *err);
 /* Until SIGTERM or SIGINT. */
 int server_run(struct server *server, struct ipcc_error *err);
 void server_fini(struct server *server);
+
+/* May fds be sent over this connection? (SO_PASSRIGHTS) */
+void server_allow_fds(int socket, bool allowed);
 
 /* Makes sure that the loop wakes up in time. */
 void server_note_deadline(struct server *server, uint64_t deadline_ms);

@@ -1,45 +1,11 @@
-/*
- * Element types: those of the safetensors reference parser 0.8, in its order of size. The numbers are part of the
- * manifest format and never change.
- */
+/* What is known of the element types (enum ipcc_dtype): names, sizes, and the extent of tensors of them. */
 #ifndef IPCC_MANIFEST_DTYPE_H
 #define IPCC_MANIFEST_DTYPE_H
 
+#include "manifest/views.h"
+
 #include <stdbool.h>
 #include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-enum ipcc_dtype {
-	IPCC_DTYPE_BOOL = 1,
-	IPCC_DTYPE_F4 = 2,
-	IPCC_DTYPE_F6_E2M3 = 3,
-	IPCC_DTYPE_F6_E3M2 = 4,
-	IPCC_DTYPE_U8 = 5,
-	IPCC_DTYPE_I8 = 6,
-	IPCC_DTYPE_F8_E5M2 = 7,
-	IPCC_DTYPE_F8_E4M3 = 8,
-	IPCC_DTYPE_F8_E8M0 = 9,
-	IPCC_DTYPE_F8_E4M3FNUZ = 10,
-	IPCC_DTYPE_F8_E5M2FNUZ = 11,
-	IPCC_DTYPE_I16 = 12,
-	IPCC_DTYPE_U16 = 13,
-	IPCC_DTYPE_F16 = 14,
-	IPCC_DTYPE_BF16 = 15,
-	IPCC_DTYPE_I32 = 16,
-	IPCC_DTYPE_U32 = 17,
-	IPCC_DTYPE_F32 = 18,
-	IPCC_DTYPE_C64 = 19,
-	IPCC_DTYPE_F64 = 20,
-	IPCC_DTYPE_I64 = 21,
-	IPCC_DTYPE_U64 = 22,
-};
-
-#ifdef __cplusplus
-}
-#endif
 
 /* The safetensors name ("BF16"), or NULL for a number that is no dtype. */
 const char *dtype_name(uint32_t dtype);

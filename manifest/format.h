@@ -136,6 +136,10 @@ struct manifest_tensor {
 	le32 reserved;
 };
 
+/* A file that was written so shortly before it was looked at could be written again without a change of its times: two
+ * seconds is the coarsest granularity in use (FAT). */
+#define MANIFEST_RACY_NS UINT64_C(2000000000)
+
 struct manifest_source {
 	struct manifest_string name; /* relative to the model's folder, or the file's name */
 	le64 device;
@@ -143,7 +147,7 @@ struct manifest_source {
 	le64 bytes;
 	le64 mtime_ns;
 	le64 ctime_ns;
-	le64 stat_ns; /* CLOCK_REALTIME when these were read: an mtime within 2 s of it proves nothing */
+	le64 stat_ns; /* CLOCK_REALTIME when these were read: an mtime within MANIFEST_RACY_NS of it proves nothing */
 	le32 hashed;  /* 1: hash is the content hash (hash.h) of the whole file */
 	le32 reserved;
 	uint8_t hash[16];

@@ -14,6 +14,33 @@ extern "C" {
 
 #define IPCC_MAX_RANK 8
 
+/* Element types: those of the safetensors reference parser 0.8. The numbers are part of the manifest format and never
+ * change. */
+enum ipcc_dtype {
+	IPCC_DTYPE_BOOL = 1,
+	IPCC_DTYPE_F4 = 2,
+	IPCC_DTYPE_F6_E2M3 = 3,
+	IPCC_DTYPE_F6_E3M2 = 4,
+	IPCC_DTYPE_U8 = 5,
+	IPCC_DTYPE_I8 = 6,
+	IPCC_DTYPE_F8_E5M2 = 7,
+	IPCC_DTYPE_F8_E4M3 = 8,
+	IPCC_DTYPE_F8_E8M0 = 9,
+	IPCC_DTYPE_F8_E4M3FNUZ = 10,
+	IPCC_DTYPE_F8_E5M2FNUZ = 11,
+	IPCC_DTYPE_I16 = 12,
+	IPCC_DTYPE_U16 = 13,
+	IPCC_DTYPE_F16 = 14,
+	IPCC_DTYPE_BF16 = 15,
+	IPCC_DTYPE_I32 = 16,
+	IPCC_DTYPE_U32 = 17,
+	IPCC_DTYPE_F32 = 18,
+	IPCC_DTYPE_C64 = 19,
+	IPCC_DTYPE_F64 = 20,
+	IPCC_DTYPE_I64 = 21,
+	IPCC_DTYPE_U64 = 22,
+};
+
 enum ipcc_tensor_flags {
 	IPCC_TENSOR_PARAMETER = 1,
 	IPCC_TENSOR_BUFFER = 2,

@@ -11,7 +11,7 @@ INSTALL ?= install
 pages := $(notdir $(wildcard tools/man/*.[1-8]))
 completion := bash-completion/completions/ipc-cache
 # The public header includes these by the same paths under the include folder.
-public_headers := manifest/dtype.h manifest/error.h manifest/views.h
+public_headers := manifest/error.h manifest/views.h
 
 pc_values := s|@prefix@|$(PREFIX)|; s|@libdir@|$(LIBDIR)|; s|@includedir@|$(INCLUDEDIR)|; s|@version@|$(VERSION)|
 

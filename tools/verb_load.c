@@ -1,4 +1,5 @@
 /* ipc-cache load: makes a safetensors file or model folder resident, or finds that it is already. */
+#include "manifest/format.h"
 #include "manifest/key.h"
 #include "manifest/utf8.h"
 #include "tools/clock.h"
@@ -99,6 +100,33 @@ static const struct argp argp = {
 	       "and left as it is.",
 	.children = common_children,
 };
+
+/* How long until the times of all files can prove that they were not written again; 0 when they can, or when they lie in
+ * the future and never will. */
+static uint64_t unsettled_ns(const struct checkpoint *cp)
+{
+	uint64_t longest = 0;
+	for (uint32_t i = 0; i < cp->file_count; i++) {
+		const struct source *source = &cp->files[i].header.source;
+		uint64_t settled = source->mtime_ns + MANIFEST_RACY_NS;
+		if (source->mtime_ns <= source->stat_ns && settled > source->stat_ns)
+			longest = settled - source->stat_ns > longest ? settled - source->stat_ns : longest;
+	}
+	return longest;
+}
+
+/* Files that were written a moment ago are waited for, two seconds at most: otherwise every later attach that compares
+ * them would have to read them. */
+static int open_settled(struct checkpoint *cp, const char *path, struct ipcc_error *err)
+{
+	int rc = checkpoint_open(cp, path, err);
+	uint64_t wait_ns = rc == IPCC_OK ? unsettled_ns(cp) : 0;
+	if (wait_ns == 0)
+		return rc;
+	checkpoint_fini(cp);
+	clock_sleep_ns(wait_ns);
+	return checkpoint_open(cp, path, err);
+}
 
 /* The last part of the path, without .safetensors; the caller frees it. */
 static char *default_name(const struct checkpoint *cp)
@@ -215,7 +243,7 @@ int verb_load(struct common *common, int argc, char **argv)
 	struct checkpoint cp = {0};
 	struct plan plan = {0};
 	struct ipcc_error err;
-	int rc = checkpoint_open(&cp, a.path, &err);
+	int rc = open_settled(&cp, a.path, &err);
 	if (rc == IPCC_OK)
 		rc = plan_init_checkpoint(&plan, &cp, 0, &err);
 	if (rc == IPCC_OK) {

@@ -2,6 +2,7 @@
 #include "broker/client/client.h"
 
 #include "broker/link/rendezvous.h"
+#include "manifest/dtype.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
@@ -38,6 +39,16 @@ EXPORT const char *ipcc_code_name(int code)
 		[IPCC_UNKNOWN] = "unknown",
 	};
 	return code >= 0 && (size_t)code < array_length(names) ? names[code] : "unknown-code";
+}
+
+EXPORT const char *ipcc_dtype_name(uint32_t dtype)
+{
+	return dtype_name(dtype);
+}
+
+EXPORT uint32_t ipcc_dtype_bits(uint32_t dtype)
+{
+	return dtype_bits(dtype);
 }
 
 /* The uids whose broker is trusted: the caller's, root's, and one more that the options or the environment name. */

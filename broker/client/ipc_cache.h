@@ -25,7 +25,6 @@
 #ifndef IPC_CACHE_H
 #define IPC_CACHE_H
 
-#include "manifest/dtype.h"
 #include "manifest/error.h"
 #include "manifest/views.h"
 
@@ -45,6 +44,10 @@ extern "C" {
 const char *ipcc_version(void);
 /* A code's short name ("not-found"); never NULL. */
 const char *ipcc_code_name(int code);
+
+/* The safetensors name of an element type ("BF16"), or NULL; and the bits of one element (4, 6, 8, ... 64), or 0. */
+const char *ipcc_dtype_name(uint32_t dtype);
+uint32_t ipcc_dtype_bits(uint32_t dtype);
 
 /* ---- connection ------------------------------------------------------------------------------------------------- */
 

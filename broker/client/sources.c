@@ -1,7 +1,7 @@
 /*
  * Are the caller's own files those that the model was made of? Only the client can tell: the broker may not see them.
  *
- * Per file: *same* (device, inode, size, mtime, ctime equal, and the mtime was not within RACY_NS of the load's stat, when
+ * Per file: *same* (device, inode, size, mtime, ctime equal, and the mtime was not within MANIFEST_RACY_NS of the load's stat, when
  * a later write could have left it as it was); *different* (size, or content where it is compared); else *unknown*, as
  * through overlays, copies, chmod and hard links: then the content decides, if the caller allows the time for it.
  */
@@ -16,9 +16,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
-
-/* Two seconds: the coarsest time stamps in use (FAT) have that granularity. */
-#define RACY_NS UINT64_C(2000000000)
 
 static uint64_t nanoseconds(struct timespec t)
 {
@@ -44,7 +41,7 @@ static bool same_file(const struct ipcc_source *s, const struct stat *st)
 {
 	uint64_t mtime = nanoseconds(st->st_mtim);
 	return s->device == st->st_dev && s->inode == st->st_ino && s->bytes == (uint64_t)st->st_size &&
-	       s->mtime_ns == mtime && s->ctime_ns == nanoseconds(st->st_ctim) && s->stat_ns >= mtime + RACY_NS;
+	       s->mtime_ns == mtime && s->ctime_ns == nanoseconds(st->st_ctim) && s->stat_ns >= mtime + MANIFEST_RACY_NS;
 }
 
 static int compare_content(const struct ipcc_source *s, const char *root, int fd, struct ipcc_error *err)

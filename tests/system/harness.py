@@ -294,6 +294,32 @@ def last_words_of(client):
         return client.last_words()
 
 
+@contextlib.contextmanager
+def child(function):
+    """A forked process that runs function(ready): yields its pid once it has called ready(), and kills it at the end.
+
+    The child sleeps for ever after the function has returned, its connections open.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            function(lambda: os.write(writer, b"."))
+            while True:
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writer)
+    try:
+        with os.fdopen(reader, "rb") as file:
+            assert file.read(1) == b".", "the child failed before it was ready"
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
 def raise_fd_limit():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
