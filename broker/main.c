@@ -96,7 +96,11 @@ int main(int argc, char **argv)
 	struct ipcc_error err = {0};
 	static struct config config;
 	argp_err_exit_status = IPCC_USAGE;
-	argp_parse(&parser, argc, argv, 0, NULL, &arguments);
+	error_t failed = argp_parse(&parser, argc, argv, 0, NULL, &arguments);
+	if (failed != 0) {
+		fail_errno(&err, failed, "cannot parse the arguments");
+		return complain(&err);
+	}
 	config_defaults(&config);
 	if (arguments.config != NULL && config_read(&config, arguments.config, &err) != IPCC_OK)
 		return complain(&err);
