@@ -3,7 +3,7 @@
 #   make test-unit       Criterion, one binary over all parts
 #   make test-system     pytest: real processes, real second users, a real kernel (root); builds the rest that it needs
 #   make test-fuzz       libFuzzer over parser and validator for FUZZ_SECONDS (clang)
-#   make coverage        line coverage of the unit tests (gcovr), the validator's first
+#   make coverage        line coverage by unit and system tests (gcovr), the validator's first
 
 VENV := .venv-test
 TSAN_BUILD := $(BUILD)/tsan
@@ -50,7 +50,7 @@ test-system: all $(VENV)/ready $(BUILD)/tests/fault.so
 
 .PHONY: coverage
 coverage:
-	$(Q)$(MAKE) --no-print-directory BUILD=build/coverage COVERAGE=1 CFLAGS='-O0 -g' test-unit
+	$(Q)$(MAKE) --no-print-directory BUILD=build/coverage COVERAGE=1 CFLAGS='-O0 -g' test
 	$(Q)gcovr --root . --object-directory build/coverage --print-summary --filter 'manifest/validate.*\.c'
 	$(Q)gcovr --root . --object-directory build/coverage --print-summary --exclude 'tests/.*'
 

@@ -99,7 +99,7 @@ def test_a_file_written_just_before_the_load_is_not_trusted_by_its_times(broker,
 
 def test_a_copy_elsewhere_is_compared_by_its_content(cli, folder, resident):
     shutil.copytree(resident, folder / "copy")
-    assert attach(cli, folder / "copy", expect=4).json["error"]["field"] == "model"
+    assert attach(cli, folder / "copy", expect=3).json["error"]["name"] == "not-found"
     assert attach(cli, "small", "--sources", folder / "copy", expect=6).json["error"]["name"] == "unknown"
     assert attach(cli, "small", "--sources", folder / "copy", "--verify", "hash", expect=0).json["sources"] == "verified"
 
