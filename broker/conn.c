@@ -14,8 +14,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 static void log_refusal(const struct conn *conn, const struct ipcc_error *err)
@@ -40,9 +42,10 @@ void conn_accept(struct server *server, int fd)
 		return;
 	}
 	*conn = (struct conn){.server = server, .number = ++server->counters.accepted, .fd = fd,
-			       .may_hold_fds = !server->fds_refused, .deadline_ms = UINT64_MAX};
+			       .may_hold_fds = !server->fds_refused, .deadline_ms = UINT64_MAX,
+			       .read_by_ms = UINT64_MAX};
 	TAILQ_INSERT_TAIL(&server->conns, conn, link);
-	int rc = peer_read(fd, &conn->peer, &err);
+	int rc = peer_read(fd, server->overflow_is_real, &conn->peer, &err);
 	if (rc == IPCC_OK)
 		rc = policy_connect(&server->policy, conn_asker(conn), &err);
 	if (rc == IPCC_OK)
@@ -91,6 +94,8 @@ void conn_update(struct conn *conn)
 		conn->events = events;
 	}
 	conn->deadline_ms = wanted_deadline(conn);
+	if (conn->read_by_ms < conn->deadline_ms)
+		conn->deadline_ms = conn->read_by_ms;
 	server_note_deadline(conn->server, conn->deadline_ms);
 }
 
@@ -111,7 +116,8 @@ static int send_now(struct conn *conn, const uint8_t *bytes, size_t length, bool
 	if (!with_fds)
 		return wire_send(conn->fd, bytes, length, NULL, 0);
 	int rc = send_with_fds(conn, bytes, length);
-	conn->sent_fds = rc == 0;
+	if (rc == 0)
+		conn->read_by_ms = now_ms() + conn->server->config->write_ms;
 	return rc;
 }
 
@@ -124,8 +130,8 @@ void conn_send(struct conn *conn, struct message *message, bool with_fds)
 	if (rc == -ETOOMANYREFS) {
 		struct ipcc_error err;
 		fail(&err, IPCC_REFUSED,
-		     "uid %u has too many file descriptors in unread replies; read them, or raise the broker's LimitNOFILE",
-		     conn->peer.uid);
+		     "too many of the broker's file descriptors are in replies that their clients have not read; try again in a "
+		     "moment, or raise its LimitNOFILE");
 		struct message_header header;
 		memcpy(&header, message->bytes, sizeof(header));
 		conn_drop_lease(conn);
@@ -227,10 +233,19 @@ void conn_event(struct conn *conn, uint32_t events)
 		flush_outgoing(conn);
 }
 
+int conn_unread(const struct conn *conn)
+{
+	int bytes = 0;
+	return ioctl(conn->fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
+}
+
 void conn_expired(struct conn *conn)
 {
 	struct ipcc_error err;
-	if (conn->outgoing != NULL) {
+	if (conn->read_by_ms <= now_ms() && conn_unread(conn) == 0) {
+		conn->read_by_ms = UINT64_MAX;
+		conn_update(conn);
+	} else if (conn->outgoing != NULL || conn->read_by_ms <= now_ms()) {
 		conn_close(conn);
 	} else if (conn->parked.bytes != NULL) {
 		conn_retry(conn, true);

@@ -5,16 +5,6 @@
 #include "broker/request.h"
 #include "manifest/fail.h"
 
-#include <sys/ioctl.h>
-#include <linux/sockios.h>
-
-/* Bytes that we sent and the peer has not read. */
-static int unread(const struct conn *conn)
-{
-	int bytes = 0;
-	return ioctl(conn->fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
-}
-
 static int attach_found(struct conn *conn, struct request *request, struct model *model, struct message *reply,
 			struct ipcc_error *err)
 {
@@ -69,7 +59,7 @@ int handle_attach(struct conn *conn, struct request *request, struct message *re
 		return rc;
 	if (!cursor_finished(&request->body))
 		rc = fail(err, IPCC_PROTOCOL, "ATTACH: its lengths do not add up");
-	else if (conn->sent_fds && unread(conn) > 0)
+	else if (conn->read_by_ms != UINT64_MAX && conn_unread(conn) > 0)
 		rc = fail(err, IPCC_PROTOCOL, "ATTACH before the reply to the last one was read");
 	else if (conn->lease != NULL && (conn->lease_request != request->id || conn->lease->dropped))
 		rc = fail(err, IPCC_REFUSED, "this connection holds a lease already; detach, or open a second one");

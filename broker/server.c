@@ -8,6 +8,7 @@
 
 #include "broker/conn.h"
 #include "broker/draft.h"
+#include "broker/link/identity.h"
 #include "broker/reaper.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -157,6 +158,7 @@ int server_init(struct server *server, const struct config *config, int listen_f
 		.config = config,
 		.policy = {.config = config, .self = geteuid()},
 		.started_ns = now_ms() * 1000000,
+		.overflow_is_real = identity_maps_everybody(),
 		.epoll_fd = -1,
 		.listen_fd = listen_fd,
 		.signal_fd = -1,

@@ -45,6 +45,7 @@ struct server {
 	struct conn *retry_next;   /* where the present pass over them goes on; NULL: none is under way */
 	uint64_t listen_again_ms;  /* accepting pauses until then; UINT64_MAX: it does not */
 	bool stopping;
+	bool overflow_is_real; /* identity.h: found out at the start, when /proc can still be read */
 	bool fds_refused; /* the kernel refuses fds on connections that have no claim */
 
 	TAILQ_HEAD(, conn) conns;  /* the dead ones too, so that closing one while walking over them is safe */

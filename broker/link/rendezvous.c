@@ -6,6 +6,7 @@
  */
 #include "broker/link/rendezvous.h"
 
+#include "broker/link/identity.h"
 #include "broker/protocol.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -52,10 +53,11 @@ void rendezvous_broker_dir(char dir[PATH_MAX])
 
 static bool is_trusted(uid_t uid, const uid_t *trusted, unsigned count)
 {
+	bool found = false;
 	for (unsigned i = 0; i < count; i++)
-		if (trusted[i] == uid)
-			return true;
-	return false;
+		found = found || trusted[i] == uid;
+	/* In a namespace that does not map us we would look like everybody else whom it does not map. */
+	return found && (uid != IDENTITY_OVERFLOW || identity_maps_everybody());
 }
 
 int rendezvous_open(const char *dir, const uid_t *trusted, unsigned trusted_count, int *dir_fd, struct ipcc_error *err)

@@ -7,8 +7,10 @@ import threading
 
 import pytest
 
+from users import user_prefix
+
 import protocol
-from harness import failing_start, user_prefix, wait_until
+from harness import failing_start, wait_until
 from models import Handmade
 
 A, B = 1234, 1235
@@ -32,11 +34,12 @@ def test_a_directory_of_another_user_is_not_used(other_users, broker, folder):
     assert broker.cli("ls", directory=folder / "theirs", expect=6)
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777, 0o720])
-def test_a_directory_that_others_may_write_is_not_used(broker, mode):
+@pytest.mark.parametrize("mode, remedy", [(0o770, "chmod go-w"), (0o707, "chmod go-w"), (0o777, "chmod go-w"),
+                                          (0o720, "chmod go-w"), (0o1777, "a directory of your own inside it")])
+def test_a_directory_that_others_may_write_is_not_used(broker, mode, remedy):
     os.chmod(broker.directory, mode)
     stopped = broker.cli("ls", expect=6)
-    assert f"mode {mode:04o}" in stopped.err and "chmod go-w" in stopped.err
+    assert f"mode {mode:04o}" in stopped.err and remedy in stopped.err
     os.chmod(broker.directory, 0o700)
     assert broker.serves()
 
@@ -240,7 +243,9 @@ def test_a_broker_does_not_remove_what_is_no_socket(binaries, broker, folder):
 @pytest.mark.parametrize("text, says", [
     ("[acess]\nattach = 1\n", ":2:"),
     ("[access]\natach = 1\n", "atach"),
-    ("[access]\nattach = 1\nattach = 2\n", "given twice"),
+    ("[limits]\nmodels = 1\nmodels = 2\n", "given twice"),
+    ("[broker]\nopen = all\nopen = owner\n", "given twice"),
+    ("[access]\nattach = 1\nattach = no-such-user\n", ":3:"),
     ("[access]\nattach = no-such-user\n", "no-such-user"),
     ("[access]\nattach = @no-such-group\n", "no-such-group"),
     ("[access]\ntrusted = all\n", "one by one"),

@@ -7,9 +7,10 @@ import subprocess
 import pytest
 
 import protocol
-from harness import connect_as, failing_start, turned_away, wait_until
+from harness import failing_start, turned_away, wait_until
 from models import Handmade
 from protocol import ATTACH, REFUSED, Failure, selector
+from users import connect_as
 
 
 def limited(soft, hard=None):
@@ -125,7 +126,7 @@ def test_who_reads_no_replies_cannot_keep_others_from_attaching(start_broker, ot
                 client.attach("handmade").close()
                 return True
             except Failure as failure:
-                assert failure.code == REFUSED and "unread replies" in failure.message
+                assert failure.code == REFUSED and "have not read" in failure.message
                 return False
 
         wait_until(attaches, "an attach while others do not read theirs", 10, every=0.05)

@@ -4,9 +4,10 @@ import os
 import pytest
 
 import protocol
-from harness import connect_as, dial_as, turned_away, user_prefix
+from harness import turned_away
 from models import Handmade
 from protocol import ALL, NOT_FOUND, REFUSED, Client, Failure
+from users import connect_as, dial_as, user_prefix
 
 A, B = 1234, 1235
 OPEN = "[broker]\nopen = all\n[access]\nattach = all\npublish = all\n"

@@ -5,9 +5,10 @@ import os
 import pytest
 
 import protocol
-from harness import as_user, connect_as, dial_as, turned_away, user_prefix, wait_until
+from harness import refused, turned_away
 from models import Handmade
-from protocol import ALL, GROUP, NOT_FOUND, OWNER, REFUSED, Client, Failure
+from protocol import ALL, GROUP, NOT_FOUND, OWNER, REFUSED, Client
+from users import as_user, connect_as, dial_as, user_prefix
 
 A, B, C, GROUP_ID = 1234, 1235, 1236, 4321
 
@@ -17,12 +18,6 @@ pytestmark = pytest.mark.usefixtures("other_users")
 def config(**access):
     lines = "".join(f"{name} = {value}\n" for name, value in access.items())
     return f"[broker]\nopen = all\n[access]\n{lines}"
-
-
-def refused(call, *arguments, **options):
-    with pytest.raises(Failure) as caught:
-        call(*arguments, **options)
-    return caught.value
 
 
 def contents(client, *arguments, **options):
@@ -50,7 +45,7 @@ def test_in_a_widened_directory_another_user_is_stopped_by_policy(start_broker):
     failure = turned_away(dial_as(A, broker.directory))
     assert failure.code == REFUSED and f"uid {A}" in failure.message and "[access]" in failure.message
     stopped = broker.cli("ls", prefix=user_prefix(A), expect=6)
-    assert f"uid {A}" in stopped.err and "attach or publish in [access]" in stopped.err
+    assert f"uid {A}" in stopped.err and "list it under attach, publish" in stopped.err and "[access]" in stopped.err
     assert f"refused uid {A}" in broker.log
     broker.cli("ls", prefix=user_prefix(B), expect=0)
     assert broker.serves()
@@ -65,6 +60,7 @@ def test_opening_the_directory_alone_admits_nobody(start_broker):
 @pytest.mark.parametrize("listed, groups, admitted", [
     (f"{A}", (), True), (f"{B}, {A}", (), True), (f"{B} {A}", (), True), ("all", (), True), (f"@{GROUP_ID}", (), False),
     (f"@{GROUP_ID}", (GROUP_ID,), True), (f"@{GROUP_ID}", (1, 2, 3, GROUP_ID), True),
+    (f"{B}\nattach = {C}, {A}\nattach = 4000", (), True),
     (f"@{GROUP_ID}", tuple(range(10000, 10200)) + (GROUP_ID,), True), (f"{B}", (A, B), False), (f"@{A}", (), True),
 ])
 def test_users_and_groups_are_admitted_as_they_are_listed(start_broker, listed, groups, admitted):
@@ -296,86 +292,6 @@ def test_group_names_are_understood(start_broker, small):
     with connect_as(A, broker.directory, groups=[gid]) as client:
         contents(client, "grouped")
     assert "no such group" in broker.cli("load", small, "--visible", "group:no-such-group", expect=2).err
-
-
-# ---- limits ----
-
-
-LIMITS = """
-[broker]
-open = all
-[access]
-publish = 1234, 1235
-[limits]
-connections = 20
-models = 4
-segments = 10
-bytes = 64K
-[limits 1235]
-models = 2
-"""
-
-
-def test_limits_are_counted_for_each_user_and_named(start_broker):
-    broker = start_broker(LIMITS)
-
-    def fill(uid, sizes, says, count):
-        held = [connect_as(uid, broker.directory) for _ in range(count + 1)]
-        for number in range(count):
-            held[number].begin({"n": str(number)}, sizes)
-        failure = refused(held[count].begin, {"n": "last"}, sizes)
-        assert failure.code == REFUSED and f"uid {uid}" in failure.message and says in failure.message
-        assert "[limits]" in failure.message
-        return held
-
-    first = fill(A, [1], "holds 4 models", 4)
-    second = fill(B, [1], "holds 2 models", 2)
-    for client in (*first, *second):
-        client.close()
-    assert broker.becomes_empty()
-    for client in fill(A, [1] * 4, "segments", 2):
-        client.close()
-    assert broker.becomes_empty()
-    for client in fill(A, [30000], "bytes", 2):
-        client.close()
-    assert broker.becomes_empty()
-    with connect_as(A, broker.directory) as client:
-        assert refused(client.begin, {"n": "giant"}, [65537]).code == REFUSED
-        client.begin({"n": "fits"}, [65536])
-
-
-def test_one_users_connections_do_not_shut_out_another(start_broker):
-    broker = start_broker(LIMITS)
-    held = [connect_as(A, broker.directory) for _ in range(20)]
-    failure = turned_away(dial_as(A, broker.directory))
-    assert f"uid {A} has 20 connections open, its limit" in failure.message
-    connect_as(B, broker.directory).close()
-    assert broker.serves()
-    held.pop().close()
-    wait_until(lambda: not_turned_away(broker, A), "a connection to be free again")
-    for client in held:
-        client.close()
-
-
-def not_turned_away(broker, uid):
-    try:
-        connect_as(uid, broker.directory).close()
-        return True
-    except (Failure, protocol.Closed):
-        return False
-
-
-def test_what_is_resident_is_charged_to_its_owner_until_the_last_lease(start_broker):
-    broker = start_broker(LIMITS)
-    with connect_as(A, broker.directory) as a, connect_as(A, broker.directory) as holder:
-        Handmade("big", size=65536).publish(a)
-        holder.attach("big").close()
-        assert a.evict("big", protocol.FORCE) == 1
-        assert "holds 65536 bytes, and 1 more" in refused(a.begin, {"n": "more"}, [1]).message
-        holder.close()
-        wait_until(lambda: a.stat()["bytes"] == 0, "the charge to go")
-        a.begin({"n": "more"}, [1])
-    assert broker.becomes_empty()
 
 
 def test_a_users_own_broker_serves_it_and_root(folder, start_broker):
