@@ -84,17 +84,37 @@ static bool exceeds_memory(uint64_t bytes)
 	return sysinfo(&info) == 0 && bytes / info.mem_unit > (uint64_t)info.totalram + info.totalswap;
 }
 
-/* fallocate rather than ftruncate: a reader's fault in a hole of a sealed memfd would allocate a page. */
-static int allocate_pages(int fd, uint64_t bytes)
+static int open_memfd(const char *name)
 {
-	int result;
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	if (fd < 0 && errno == EINVAL) /* an older kernel */
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	return fd < 0 ? -errno : fd;
+}
 
+int memfd_new_sparse(const char *name, uint64_t bytes)
+{
 	if (bytes > INT64_MAX)
 		return -EFBIG;
 	if (exceeds_memory(bytes))
 		return -ENOMEM;
-	if (bytes == 0)
+	int made = open_memfd(name);
+	cleanup_fd int fd = made >= 0 ? made : -1;
+	if (made < 0)
+		return made;
+	return ftruncate(fd, (off_t)bytes) < 0 ? -errno : fd_take(&fd);
+}
+
+int memfd_complete(int fd, uint64_t bytes)
+{
+	struct stat st;
+	int result;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (bytes == 0 || (uint64_t)st.st_blocks * 512 >= bytes)
 		return 0;
+	/* A reader's fault in a hole of a sealed memfd would allocate a page. */
 	do
 		result = fallocate(fd, 0, 0, (off_t)bytes);
 	while (result < 0 && errno == EINTR);
@@ -103,12 +123,11 @@ static int allocate_pages(int fd, uint64_t bytes)
 
 int memfd_new(const char *name, uint64_t bytes)
 {
-	cleanup_fd int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-	if (fd < 0 && errno == EINVAL) /* an older kernel */
-		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0)
-		return -errno;
-	int result = allocate_pages(fd, bytes);
+	int made = memfd_new_sparse(name, bytes);
+	cleanup_fd int fd = made >= 0 ? made : -1;
+	if (made < 0)
+		return made;
+	int result = memfd_complete(fd, bytes);
 	return result < 0 ? result : fd_take(&fd);
 }
 
