@@ -14,13 +14,17 @@ parts_objects := $(call objects,$(filter-out broker/main.c,$(broker_src)) $(link
 $(BUILD)/tests/unit: $(call objects,$(unit_src)) $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lcriterion -lxxhash -ljansson -linih
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lcriterion -lxxhash -ljansson -luring -linih
 
 # Programs with a main of their own: what Criterion is in the way of.
 $(BUILD)/tests/%: $(BUILD)/obj/tests/tsan/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -linih
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -luring -linih
+$(BUILD)/tests/bench-%: $(BUILD)/obj/tests/bench/%.o $(parts_objects)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -luring -linih
 .PRECIOUS: $(BUILD)/obj/%.o
 
 # Makes a write fail on demand, see the source.
@@ -68,4 +72,4 @@ fuzzers: $(BUILD)/tests/fuzz-manifest $(BUILD)/tests/fuzz-safetensors
 $(BUILD)/tests/fuzz-%: $(BUILD)/obj/tests/fuzz/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -fsanitize=fuzzer -o $@ $^ -lxxhash -ljansson -linih
+	$(Q)$(CC) $(all_LDFLAGS) -fsanitize=fuzzer -o $@ $^ -lxxhash -ljansson -luring -linih
