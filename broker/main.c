@@ -6,6 +6,7 @@
 #include "broker/directory.h"
 #include "broker/link/rendezvous.h"
 #include "broker/protocol.h"
+#include "broker/sandbox.h"
 #include "broker/server.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -78,6 +79,9 @@ static int serve(const struct config *config)
 	if (rc != IPCC_OK)
 		return complain(&err);
 	rc = server_init(&server, config, fd_take(&directory.listen_fd), log_line, &err);
+	/* Without it everything works as well; it is one more wall. */
+	if (rc == IPCC_OK && sandbox_enter(&err) != IPCC_OK)
+		log_line("%s; going on without it", err.message);
 	if (rc == IPCC_OK) {
 		log_line("%s ready: %s/%s", IPCC_VERSION, config->dir, PROTOCOL_SOCKET_NAME);
 		rc = server_run(&server, &err);
@@ -96,7 +100,11 @@ int main(int argc, char **argv)
 	struct ipcc_error err = {0};
 	static struct config config;
 	argp_err_exit_status = IPCC_USAGE;
-	argp_parse(&parser, argc, argv, 0, NULL, &arguments);
+	error_t failed = argp_parse(&parser, argc, argv, 0, NULL, &arguments);
+	if (failed != 0) {
+		fail_errno(&err, failed, "cannot parse the arguments");
+		return complain(&err);
+	}
 	config_defaults(&config);
 	if (arguments.config != NULL && config_read(&config, arguments.config, &err) != IPCC_OK)
 		return complain(&err);

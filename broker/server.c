@@ -127,7 +127,7 @@ static int open_fds(struct server *server, struct ipcc_error *err)
 		return fail_errno(err, errno, "cannot block signals");
 	server->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 	server->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	server->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	server->spare_fd = fcntl(server->epoll_fd, F_DUPFD_CLOEXEC, 0);
 	if (server->signal_fd < 0 || server->epoll_fd < 0 || server->spare_fd < 0)
 		return fail_errno(err, errno, "cannot open the broker's own file descriptors");
 	if (getrandom(server->instance, sizeof(server->instance), 0) != sizeof(server->instance))
@@ -188,7 +188,7 @@ static void turn_away(struct server *server)
 		fd_close(&fd);
 		server->counters.refused++;
 	}
-	server->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	server->spare_fd = fcntl(server->epoll_fd, F_DUPFD_CLOEXEC, 0);
 }
 
 static void accept_some(struct server *server)

@@ -3,7 +3,7 @@
 #   make test-unit       Criterion, one binary over all parts
 #   make test-system     pytest: real processes, real second users, a real kernel (root); builds the rest that it needs
 #   make test-fuzz       libFuzzer over parser and validator for FUZZ_SECONDS (clang)
-#   make coverage        line coverage of the unit tests (gcovr), the validator's first
+#   make coverage        line coverage by unit and system tests (gcovr), the validator's first
 
 VENV := .venv-test
 TSAN_BUILD := $(BUILD)/tsan
@@ -11,20 +11,21 @@ TSAN_BUILD := $(BUILD)/tsan
 # One Criterion binary over every part; main functions stay out.
 parts_objects := $(call objects,$(filter-out broker/main.c,$(broker_src)) $(link_src) $(client_src) $(loader_src) \
 	$(device_src) $(manifest_src))
+parts_libs := -lxxhash -ljansson -luring -linih -lseccomp
 $(BUILD)/tests/unit: $(call objects,$(unit_src)) $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lcriterion -lxxhash -ljansson -luring -linih
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lcriterion $(parts_libs)
 
 # Programs with a main of their own: what Criterion is in the way of.
 $(BUILD)/tests/%: $(BUILD)/obj/tests/tsan/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -luring -linih
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ $(parts_libs)
 $(BUILD)/tests/bench-%: $(BUILD)/obj/tests/bench/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -luring -linih
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ $(parts_libs)
 .PRECIOUS: $(BUILD)/obj/%.o
 
 # Makes a write fail on demand, see the source.
@@ -54,7 +55,7 @@ test-system: all $(VENV)/ready $(BUILD)/tests/fault.so
 
 .PHONY: coverage
 coverage:
-	$(Q)$(MAKE) --no-print-directory BUILD=build/coverage COVERAGE=1 CFLAGS='-O0 -g' test-unit
+	$(Q)$(MAKE) --no-print-directory BUILD=build/coverage COVERAGE=1 CFLAGS='-O0 -g' test
 	$(Q)gcovr --root . --object-directory build/coverage --print-summary --filter 'manifest/validate.*\.c'
 	$(Q)gcovr --root . --object-directory build/coverage --print-summary --exclude 'tests/.*'
 
@@ -72,4 +73,4 @@ fuzzers: $(BUILD)/tests/fuzz-manifest $(BUILD)/tests/fuzz-safetensors
 $(BUILD)/tests/fuzz-%: $(BUILD)/obj/tests/fuzz/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -fsanitize=fuzzer -o $@ $^ -lxxhash -ljansson -luring -linih
+	$(Q)$(CC) $(all_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(parts_libs)

@@ -89,7 +89,7 @@ int main(int argc, char **argv)
 	};
 	struct arguments a = {.common.verb = ""};
 	argv[0] = (char *)"ipc-cache";
-	argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &a);
+	parse_arguments(&argp, argc, argv, ARGP_IN_ORDER, &a);
 
 	char *name = format_text("ipc-cache %s", a.verb->name);
 	a.common.verb = a.verb->name;

@@ -43,10 +43,19 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
 const struct argp common_argp = {.options = common_options, .parser = parse_common};
 const struct argp_child common_children[] = {{&common_argp, 0, "Every verb has:", 10}, {0}};
 
+void parse_arguments(const struct argp *argp, int argc, char **argv, unsigned flags, void *input)
+{
+	error_t failed = argp_parse(argp, argc, argv, flags, NULL, input);
+	if (failed == 0)
+		return;
+	fprintf(stderr, "%s: cannot parse the arguments: %s\n", argv[0], strerror(failed));
+	exit(IPCC_FAILED);
+}
+
 void common_parse(struct common *common, const char *doc, int argc, char **argv)
 {
 	const struct argp argp = {.options = common_options, .parser = parse_common, .doc = doc};
-	argp_parse(&argp, argc, argv, 0, NULL, common);
+	parse_arguments(&argp, argc, argv, 0, common);
 }
 
 int common_connect(const struct common *common, struct ipcc_client **client, struct ipcc_error *err)

@@ -27,6 +27,8 @@ struct common {
 extern const struct argp common_argp;
 extern const struct argp_child common_children[];
 
+/* argp_parse, which ends the process on a usage error; here on every error, as when there is no memory. */
+void parse_arguments(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
 /* Parses the arguments of a verb that has no others; `doc` is what --help says. */
 void common_parse(struct common *common, const char *doc, int argc, char **argv);
 

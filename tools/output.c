@@ -31,7 +31,7 @@ void output_init(void)
 	/* A socket or manifest that got the number of a closed stream would receive what is printed. What takes the place
 	 * cannot be read or written, so that using the stream still fails. */
 	for (int fd = 0; fd <= STDERR_FILENO; fd++)
-		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
 			_exit(IPCC_FAILED);
 	signal(SIGPIPE, SIG_IGN);
 	atexit(close_output);

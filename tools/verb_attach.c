@@ -192,7 +192,7 @@ static int finish(const struct arguments *a, struct samples *phases, struct ipcc
 int verb_attach(struct common *common, int argc, char **argv)
 {
 	struct arguments a = {.common = common, .repeat = 1};
-	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	parse_arguments(&argp, argc, argv, 0, &a);
 	struct samples phases[PHASE_COUNT];
 	for (int i = 0; i < PHASE_COUNT; i++)
 		samples_init(&phases[i], a.repeat);

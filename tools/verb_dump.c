@@ -155,7 +155,7 @@ static int dump_model(const struct arguments *a, struct ipcc_error *err)
 int verb_dump(struct common *common, int argc, char **argv)
 {
 	struct arguments a = {.common = common};
-	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	parse_arguments(&argp, argc, argv, 0, &a);
 	struct ipcc_error err;
 	int rc = a.file != NULL ? dump_file(&a, &err) : dump_model(&a, &err);
 	return rc == IPCC_OK ? IPCC_OK : report(common, &err);

@@ -61,7 +61,7 @@ static const struct argp argp = {
 int verb_evict(struct common *common, int argc, char **argv)
 {
 	struct arguments a = {.common = common};
-	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	parse_arguments(&argp, argc, argv, 0, &a);
 	struct ipcc_client *client = NULL;
 	struct ipcc_error err;
 	bool draining = false;

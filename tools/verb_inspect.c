@@ -134,7 +134,7 @@ static void print_checkpoint_json(const struct checkpoint *cp, bool tensors)
 int verb_inspect(struct common *common, int argc, char **argv)
 {
 	struct arguments a = {.common = common};
-	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	parse_arguments(&argp, argc, argv, 0, &a);
 	struct checkpoint cp;
 	struct ipcc_error err;
 	if (checkpoint_open(&cp, a.path, &err))

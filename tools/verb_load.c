@@ -297,7 +297,7 @@ static int load_planned(struct arguments *a, const struct checkpoint *cp, const 
 int verb_load(struct common *common, int argc, char **argv)
 {
 	struct arguments a = {.common = common, .publish.device = "host"};
-	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	parse_arguments(&argp, argc, argv, 0, &a);
 	uint64_t start_ns = clock_ns();
 	struct checkpoint cp = {0};
 	struct plan plan = {0};

@@ -130,7 +130,7 @@ static void print_result(const struct common *common, const struct ipcc_model *m
 int verb_verify(struct common *common, int argc, char **argv)
 {
 	struct arguments a = {.common = common};
-	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	parse_arguments(&argp, argc, argv, 0, &a);
 	struct ipcc_client *client = NULL;
 	struct ipcc_model *model = NULL;
 	struct ipcc_error err;

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from protocol import Client, Closed, Failure, dial
 
-PATIENCE = 60  # seconds until a condition counts as never coming true; generous, since nothing waits for it in vain
+PATIENCE = float(os.environ.get("IPC_CACHE_PATIENCE", "45"))  # seconds until what is waited for counts as never coming
 
 
 def wait_until(condition, what, seconds=PATIENCE, every=0.003):
@@ -204,8 +204,8 @@ class Broker:
         if self.leaves_models:
             self.evict_all()
         listing = self.cli("ls", "--json", expect=0).json["models"]
-        wait_until(lambda: self.models() == [], f"no model to be left: {listing}", 20)
-        wait_until(lambda: self.fd_count() <= self.fds_at_start + self.kept_fds, "the broker to close its fds", 20)
+        wait_until(lambda: self.models() == [], f"no model to be left: {listing}")
+        wait_until(lambda: self.fd_count() <= self.fds_at_start + self.kept_fds, "the broker to close its fds")
         self.stop()
 
     def stop(self):
@@ -298,16 +298,20 @@ def last_words_of(client):
 def child(function):
     """A forked process that runs function(ready): yields its pid once it has called ready(), and kills it at the end.
 
-    The child sleeps for ever after the function has returned, its connections open.
+    ready() never returns, so that everything the function has opened stays open.
     """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(reader)
-            function(lambda: os.write(writer, b"."))
-            while True:
-                signal.pause()
+
+            def ready():
+                os.write(writer, b".")
+                while True:
+                    signal.pause()
+
+            function(ready)
         finally:
             os._exit(1)
     os.close(writer)

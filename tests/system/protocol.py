@@ -148,11 +148,14 @@ class Client:
     def receive(self, seconds=SECONDS):
         """The next message. Raises Closed at the end."""
         self.sock.settimeout(seconds)
-        try:
-            data, ancillary, flags, _ = self.sock.recvmsg(MAX_MESSAGE + 1, socket.CMSG_SPACE(4 * MAX_FDS),
-                                                          socket.MSG_CMSG_CLOEXEC)
-        except (ConnectionResetError, BrokenPipeError) as error:
-            raise Closed from error
+        for resets in range(2):
+            try:
+                data, ancillary, flags, _ = self.sock.recvmsg(MAX_MESSAGE + 1, socket.CMSG_SPACE(4 * MAX_FDS),
+                                                              socket.MSG_CMSG_CLOEXEC)
+                break
+            except (ConnectionResetError, BrokenPipeError) as error:
+                if resets:  # the first one only says that something of ours was not read, and hides the last words
+                    raise Closed from error
         fds = array.array("i")
         for level, kind, payload in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
