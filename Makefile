@@ -54,6 +54,7 @@ broker_src := $(wildcard broker/*.c)
 tools_src := $(wildcard tools/*.c)
 unit_src := $(wildcard tests/unit/*.c)
 
+comma := ,
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 .PHONY: all
@@ -72,7 +73,7 @@ soname := libipc_cache.so.$(firstword $(subst ., ,$(VERSION)))
 library_map := broker/client/libipc_cache.map
 $(BUILD)/libipc_cache.so: $(call objects,$(client_src) $(link_src) $(device_src) $(manifest_src)) $(library_map)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(all_LDFLAGS) -shared -Wl,-soname,$(soname) -Wl,--version-script,$(library_map) -Wl,-z,defs \
+	$(Q)$(CC) $(all_LDFLAGS) -shared -Wl,-soname,$(soname) -Wl,--version-script,$(library_map) $(if $(SANITIZE),,-Wl$(comma)-z$(comma)defs) \
 		-o $@ $(filter %.o,$^) -lxxhash
 	$(Q)ln -sf libipc_cache.so $(BUILD)/$(soname)
 

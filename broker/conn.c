@@ -13,9 +13,23 @@
 #include "manifest/fd.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+
+static void log_refusal(const struct conn *conn, const struct ipcc_error *err)
+{
+	struct server *server = conn->server;
+	uint64_t now = now_ms();
+	server->refusals_unlogged++;
+	if (now < server->refusals_logged_ms + 1000)
+		return;
+	server->log("refused uid %u pid %d: %s (%" PRIu64 " refused since the last such line)", conn->peer.uid, conn->peer.pid,
+		    err->message, server->refusals_unlogged);
+	server->refusals_logged_ms = now;
+	server->refusals_unlogged = 0;
+}
 
 void conn_accept(struct server *server, int fd)
 {
@@ -37,7 +51,7 @@ void conn_accept(struct server *server, int fd)
 	if (rc == IPCC_OK && epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
 		rc = fail_errno(&err, errno, "the broker cannot watch the connection");
 	if (rc != IPCC_OK) {
-		server->log("refused uid %u pid %d: %s", conn->peer.uid, conn->peer.pid, err.message);
+		log_refusal(conn, &err);
 		conn_goodbye(conn, &err);
 		return;
 	}
@@ -115,6 +129,7 @@ void conn_send(struct conn *conn, struct message *message, bool with_fds)
 		struct message_header header;
 		memcpy(&header, message->bytes, sizeof(header));
 		conn_drop_lease(conn);
+		with_fds = false;
 		message_error(message, le16_get(header.type), le32_get(header.request), &err);
 		rc = send_now(conn, message->bytes, message->length, false);
 	}
@@ -146,7 +161,6 @@ void conn_goodbye(struct conn *conn, const struct ipcc_error *error)
 	struct message message;
 	conn->server->counters.refused++;
 	message_error(&message, MESSAGE_GOODBYE, 0, error);
-	message_finish(&message, NULL);
 	wire_send(conn->fd, message.bytes, message.length, NULL, 0); /* as a favour: it ends either way */
 	conn_close(conn);
 }
@@ -227,15 +241,16 @@ void conn_expired(struct conn *conn)
 	}
 }
 
-bool conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id)
+int conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id,
+	      struct ipcc_error *err)
 {
 	if (conn->parked.bytes != NULL) { /* tried again, and waits on */
 		conn->parked.model_id = model_id;
-		return true;
+		return REQUEST_LATER;
 	}
 	uint8_t *copy = malloc(request->length);
 	if (copy == NULL)
-		return false;
+		return fail_errno(err, ENOMEM, "the broker cannot keep the request until it can be answered");
 	memcpy(copy, request->bytes, request->length);
 	conn->parked = (struct parked){
 		.bytes = copy,
@@ -243,7 +258,7 @@ bool conn_park(struct conn *conn, const struct request *request, uint32_t wait_m
 		.deadline_ms = wait_ms == PROTOCOL_WAIT_FOREVER ? UINT64_MAX : now_ms() + wait_ms,
 		.model_id = model_id,
 	};
-	return true;
+	return REQUEST_LATER;
 }
 
 void conn_unpark(struct conn *conn)

@@ -93,9 +93,10 @@ void conn_close_received(struct wire_fds *fds);
 /* Recomputes what to listen for and the deadline; after every change of state. */
 void conn_update(struct conn *conn);
 
-/* Keeps a request for later. False: no memory. `wait_ms` counts from the first time. */
+/* Keeps a request for later: REQUEST_LATER, or IPCC_NO_MEMORY. `wait_ms` counts from the first time. */
 struct request;
-bool conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id);
+int conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id,
+	      struct ipcc_error *err);
 void conn_unpark(struct conn *conn);
 
 /* Leases. */

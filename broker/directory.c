@@ -30,10 +30,11 @@ static int set_mode(int fd, const struct config *config, struct ipcc_error *err)
 {
 	char path[64];
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (chmod(path, modes[config->open].directory) != 0)
-		return fail_errno(err, errno, "cannot set the mode of %s", config->dir);
+	/* The group first: the one that it had must not get in for a moment. */
 	if (config->open == OPEN_GROUP && chown(path, (uid_t)-1, config->open_gid) != 0)
 		return fail_errno(err, errno, "cannot give %s to group %u", config->dir, config->open_gid);
+	if (chmod(path, modes[config->open].directory) != 0)
+		return fail_errno(err, errno, "cannot set the mode of %s", config->dir);
 	return IPCC_OK;
 }
 
@@ -74,9 +75,9 @@ int directory_init(struct directory *directory, const struct config *config, str
 		return fail_errno(err, errno, "cannot make %s", config->dir);
 	int rc = rendezvous_open(config->dir, &self, 1, &made.fd, err);
 	if (rc == IPCC_OK)
-		rc = set_mode(made.fd, config, err);
-	if (rc == IPCC_OK)
 		rc = lock_directory(made.fd, config->dir, &made.lock_fd, err);
+	if (rc == IPCC_OK)
+		rc = set_mode(made.fd, config, err);
 	if (rc == IPCC_OK)
 		rc = rendezvous_listen(made.fd, config->dir, modes[config->open].socket, &made.listen_fd, err);
 	if (rc == IPCC_OK)

@@ -42,14 +42,19 @@ static int attach_select(struct conn *conn, struct request *request, const struc
 			 struct message *reply, struct ipcc_error *err)
 {
 	struct server *server = conn->server;
+	struct asker asker = conn_asker(conn);
 	struct model *model = NULL;
-	int rc = registry_select(&server->registry, &server->policy, conn_asker(conn), want, &model, err);
+	if (want->wait_ms > 0 && !request->expired) {
+		/* Without a message, which nobody reads yet: thousands may wait, and be tried again at every change. */
+		int found = registry_select(&server->registry, &server->policy, asker, want, &model, NULL);
+		if (found == IPCC_BUSY || found == IPCC_NOT_FOUND || found == IPCC_MISMATCH)
+			return conn_park(conn, request, want->wait_ms, model == NULL ? 0 : model->id, err);
+	}
+	int rc = registry_select(&server->registry, &server->policy, asker, want, &model, err);
 	if (rc == IPCC_OK)
 		return attach_found(conn, request, model, reply, err);
 	if (want->wait_ms == 0 || (rc != IPCC_BUSY && rc != IPCC_NOT_FOUND && rc != IPCC_MISMATCH))
 		return rc;
-	if (!request->expired && conn_park(conn, request, want->wait_ms, model == NULL ? 0 : model->id))
-		return REQUEST_LATER;
 	/* A mismatch stays what it is; for the rest it was the time that ran out. */
 	if (rc != IPCC_MISMATCH && err != NULL)
 		err->code = IPCC_TIMEOUT;

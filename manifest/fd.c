@@ -58,6 +58,14 @@ int fd_read_exact(int fd, void *to, size_t bytes, uint64_t offset)
 	return 0;
 }
 
+int fd_guard_standard(void)
+{
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+			return -errno;
+	return 0;
+}
+
 int fd_write_exact(int fd, const void *from, size_t bytes, uint64_t offset)
 {
 	const char *at = from;
@@ -105,20 +113,26 @@ int memfd_new_sparse(const char *name, uint64_t bytes)
 	return ftruncate(fd, (off_t)bytes) < 0 ? -errno : fd_take(&fd);
 }
 
+#define ALLOCATE_BYTES ((uint64_t)64 << 20)
+
 int memfd_complete(int fd, uint64_t bytes)
 {
 	struct stat st;
-	int result;
 
 	if (fstat(fd, &st) < 0)
 		return -errno;
-	if (bytes == 0 || (uint64_t)st.st_blocks * 512 >= bytes)
-		return 0;
 	/* A reader's fault in a hole of a sealed memfd would allocate a page. */
-	do
-		result = fallocate(fd, 0, 0, (off_t)bytes);
-	while (result < 0 && errno == EINTR);
-	return result < 0 ? -errno : 0;
+	if ((uint64_t)st.st_blocks * 512 >= bytes)
+		return 0;
+	/* In parts: a signal makes the kernel give back all that the call had allocated. */
+	for (uint64_t done = 0; done < bytes;) {
+		uint64_t part = bytes - done < ALLOCATE_BYTES ? bytes - done : ALLOCATE_BYTES;
+		if (fallocate(fd, 0, (off_t)done, (off_t)part) == 0)
+			done += part;
+		else if (errno != EINTR)
+			return -errno;
+	}
+	return 0;
 }
 
 int memfd_new(const char *name, uint64_t bytes)

@@ -1,7 +1,7 @@
 /* Publishes a checkpoint; see publish.h. */
 #include "tools/publish.h"
 
-#include "manifest/bytes.h"
+#include "manifest/dtype.h"
 #include "tools/output.h"
 
 #include <poll.h>
@@ -18,17 +18,6 @@ uint32_t publish_key(const struct checkpoint *cp, const char *device, const char
 	return selection != NULL ? 4 : 3;
 }
 
-/* Row by row, as safetensors are. The strides of a tensor without elements mean nothing; they must only not overflow. */
-static void dense_strides(struct ipcc_tensor *t)
-{
-	uint64_t stride = 1;
-	for (uint32_t i = t->rank; i-- > 0;) {
-		t->strides[i] = stride;
-		if (mul_overflows(stride, t->shape[i], &stride))
-			stride = 0;
-	}
-}
-
 static int publish_tensors(struct ipcc_publish *publish, const struct checkpoint *cp, const struct plan *plan,
 			   const struct selection *selection, struct ipcc_error *err)
 {
@@ -43,7 +32,7 @@ static int publish_tensors(struct ipcc_publish *publish, const struct checkpoint
 					.bytes = place->bytes};
 		/* The plan has refused what exceeds a manifest's rank. */
 		selection_shape(selection, from, t.shape);
-		dense_strides(&t);
+		dtype_dense_strides(t.shape, t.rank, t.strides);
 		int rc = ipcc_publish_tensor(publish, &t, err);
 		if (rc != IPCC_OK)
 			return rc;

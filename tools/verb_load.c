@@ -160,9 +160,11 @@ static int open_settled(struct checkpoint *cp, const char *path, struct ipcc_err
 }
 
 /* The last part of the path, without .safetensors, and the rank, if there are several; the caller frees it. */
-static char *default_name(const struct checkpoint *cp, const struct selection *selection)
+static char *default_name(const struct checkpoint *cp, const struct selection *selection, const char *given)
 {
-	char *name = format_text("%s", strrchr(cp->root, '/') + 1);
+	/* A file is called as it was given: behind a link it may have a hash for a name. */
+	char *end = strrchr(cp->folder ? cp->root : given, '/');
+	char *name = format_text("%s", end == NULL ? given : end + 1);
 	char *suffix = strstr(name, ".safetensors");
 	if (!cp->folder && suffix != NULL && suffix != name && suffix[strlen(".safetensors")] == '\0')
 		*suffix = '\0';
@@ -285,7 +287,7 @@ static int load_planned(struct arguments *a, const struct checkpoint *cp, const 
 	char *selection = selection_is_all(&a->selection) ? NULL : checked(selection_text(&a->selection));
 	a->publish.field_count = publish_key(cp, a->publish.device, selection, fields);
 	a->publish.fields = fields;
-	char *name = default_name(cp, &a->selection);
+	char *name = default_name(cp, &a->selection, a->path);
 	if (a->publish.name == NULL)
 		a->publish.name = name;
 	int rc = load(a, cp, plan, start_ns, err);

@@ -15,6 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* On top of the time that any call may take. */
+#define DRAFT_WAIT_MS 60000
+
 struct publish_segment {
 	struct device_segment memory;
 	struct hash128 *blocks; /* NULL until hashed */
@@ -31,8 +34,7 @@ struct ipcc_publish {
 	bool committed;
 };
 
-static int check_memory(const struct device *device, const char *name, const struct ipcc_publish_options *options,
-			struct ipcc_error *err)
+static int sum_segments(const struct ipcc_publish_options *options, uint64_t *sum, struct ipcc_error *err)
 {
 	uint64_t total = 0;
 	if (options->segment_count > MANIFEST_MAX_SEGMENTS)
@@ -41,7 +43,8 @@ static int check_memory(const struct device *device, const char *name, const str
 	for (uint32_t i = 0; i < options->segment_count; i++)
 		if (options->segment_bytes[i] == 0 || add_overflows(total, options->segment_bytes[i], &total))
 			return fail(err, IPCC_USAGE, "segment %u: its size is zero, or the sizes exceed 64 bits", i);
-	return total == 0 ? IPCC_OK : device->memory_check(name, total, err);
+	*sum = total;
+	return IPCC_OK;
 }
 
 static int begin(struct ipcc_client *client, const struct ipcc_publish_options *options, const struct key *key,
@@ -132,7 +135,8 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 	if (client->publishing != NULL)
 		return fail(err, IPCC_USAGE, "this client publishes another model; free that publication first");
 	const struct device *device = device_find(name, err);
-	int rc = device == NULL ? IPCC_NOT_FOUND : check_memory(device, name, options, err);
+	uint64_t total = 0;
+	int rc = device == NULL ? IPCC_NOT_FOUND : sum_segments(options, &total, err);
 	if (rc == IPCC_OK)
 		rc = key_init(&key, options->fields, options->field_count, err);
 	if (rc != IPCC_OK)
@@ -142,6 +146,9 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 	if (rc == IPCC_OK)
 		rc = begin(client, options, &key, err);
 	bool claimed = rc == IPCC_OK;
+	/* Only now: what is resident already, or on its way, needs no more memory. */
+	if (rc == IPCC_OK && total > 0)
+		rc = device->memory_check(name, total, err);
 	if (rc == IPCC_OK)
 		rc = create_segments(made, options, err);
 	key_fini(&key);
@@ -300,7 +307,8 @@ static int send_draft(struct ipcc_publish *publish, struct ipcc_error *err)
 	struct draft_request fixed = {.bytes = le64_make(bytes)};
 	call_start(&call, MESSAGE_DRAFT);
 	message_append(&call.message, &fixed, sizeof(fixed));
-	rc = call_run(&call, publish->client, &fd, 1, 0, err);
+	/* Drafts of others may be validated first. */
+	rc = call_run(&call, publish->client, &fd, 1, DRAFT_WAIT_MS, err);
 	if (rc == IPCC_OK)
 		rc = call_finished(&call, 0, err);
 	call_end(&call);

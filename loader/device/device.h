@@ -25,8 +25,6 @@ struct device_segment {
 };
 
 struct device {
-	const char *kind; /* "host" */
-
 	/* Would `bytes` more bytes fit without driving the machine or its cgroup out of memory? IPCC_NO_MEMORY says what is
 	 * free, what limits it and what to do. Called before anything is allocated. */
 	int (*memory_check)(const char *device, uint64_t bytes, struct ipcc_error *err);

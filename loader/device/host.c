@@ -163,7 +163,6 @@ static void host_unmap(void *address, uint64_t bytes)
 }
 
 const struct device device_host = {
-	.kind = DEVICE_HOST,
 	.memory_check = host_memory_check,
 	.create = host_create,
 	.write = host_write,

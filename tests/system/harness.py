@@ -10,7 +10,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-from protocol import Client, Closed, Failure, dial
+from protocol import FORCE, READY, Client, Failure, dial
 
 PATIENCE = float(os.environ.get("IPC_CACHE_PATIENCE", "45"))  # seconds until what is waited for counts as never coming
 
@@ -122,8 +122,8 @@ class Broker:
     directory: str
     config: str = ""  # the INI file's text
     prefix: tuple = ()  # what to run it through
+    user: tuple = ()  # what to run the command through at the end, if the broker is no broker of root's
     leaves_models: bool = False  # the test ends with models resident
-    kept_fds: int = 0  # fds that the test itself keeps in the broker
     process: subprocess.Popen = field(default=None, repr=False)
 
     def __post_init__(self):
@@ -149,9 +149,20 @@ class Broker:
         self.launch()
         wait_until(lambda: " ready: " in self.log or self.process.poll() is not None, "the broker's ready line")
         assert self.process.poll() is None, self.log
-        self.pid = self.process.pid
+        self.pid = self._find_pid()
         self.fds_at_start = self.fd_count()
         return self
+
+    def _find_pid(self):
+        """Of the broker itself, where a program that forks runs it."""
+        pid = self.process.pid
+        while os.path.basename(os.readlink(f"/proc/{pid}/exe")) != "ipc-cached":
+            with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+                pid = int(file.read().split()[0])
+        return pid
+
+    def signal(self, number):
+        os.kill(self.pid, number)
 
     def fd_count(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -183,11 +194,13 @@ class Broker:
         return True
 
     def evict_all(self):
-        with self.connect() as client:
-            for model in client.list():
-                if model["state"] != 2:
-                    continue
-                client.evict(model["key_id"], 2, key=model["key"])
+        for model in self.models():
+            if model["state"] != READY:
+                continue
+            # Of equal keys everybody has its own nearest: each owner evicts what it has.
+            own = model["owner_uid"] == os.geteuid()
+            with self.connect() if own else connect_as(model["owner_uid"], self.directory) as client:
+                client.evict(model["key_id"], FORCE, key=model["key"])
 
     def rss_kib(self):
         with open(f"/proc/{self.pid}/status", encoding="ascii") as file:
@@ -200,16 +213,16 @@ class Broker:
     def check_and_stop(self):
         """The end of every test: nothing left, nothing leaked, nothing said that should worry anybody."""
         assert self.process.poll() is None, f"the broker died: {self.process.returncode}\n{self.log}"
-        self.process.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         if self.leaves_models:
             self.evict_all()
-        listing = self.cli("ls", "--json", expect=0).json["models"]
+        listing = self.cli("ls", "--json", prefix=self.user, expect=0).json["models"]
         wait_until(lambda: self.models() == [], f"no model to be left: {listing}")
-        wait_until(lambda: self.fd_count() <= self.fds_at_start + self.kept_fds, "the broker to close its fds")
+        wait_until(lambda: self.fd_count() <= self.fds_at_start, "the broker to close its fds")
         self.stop()
 
     def stop(self):
-        self.process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         status = self.process.wait(PATIENCE)
         assert status == 0, f"the broker's exit status is {status}:\n{self.log}"
         check_clean(self.log)
@@ -219,7 +232,19 @@ class Broker:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.send_signal(signal.SIGCONT)
-            self.process.wait()
+            self.process.wait()  # unshare is told to take its child along
+
+
+def failing_start(binaries, directory, config="", prefix=()):
+    """A broker that must not start: its exit status and what it says."""
+    broker = Broker(binaries, str(directory), config=config, prefix=tuple(prefix))
+    broker.log_path = str(directory) + ".second.log"
+    broker.launch()
+    try:
+        status = broker.process.wait(PATIENCE)
+        return status, broker.log
+    finally:
+        broker.kill()
 
 
 # ---- other users, in the test's own process ----
@@ -284,14 +309,12 @@ def connect_as(uid, directory, gid=None, groups=(), greet=True):
     return Client(dial_as(uid, directory, gid, groups), greet)
 
 
-def last_words_of(client):
-    """Of a connection that the broker should turn away or end."""
-    with contextlib.closing(client):
-        try:
-            client.send_raw(b"")
-        except OSError:
-            pass
-        return client.last_words()
+def turned_away(sock):
+    """What the broker says to a connection that it does not take."""
+    with contextlib.closing(Client(sock, greet=False)) as client:
+        failure = client.last_words()
+    assert failure is not None, "turned away without a reason"
+    return failure
 
 
 @contextlib.contextmanager
@@ -327,7 +350,3 @@ def child(function):
 def raise_fd_limit():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-__all__ = [name for name in dir() if not name.startswith("_")]
-_ = Closed
