@@ -48,9 +48,11 @@ static void next_step(struct choice_device *d)
 		d->way = WAY_BUFFERED;
 		return;
 	}
-	d->decided = true;
-	if (d->rates[WAY_BUFFERED] / 100 * 100 < d->rates[WAY_DIRECT] / 100 * BUFFERED_PERCENT)
-		d->way = WAY_DIRECT;
+	bool buffered = d->rates[WAY_BUFFERED] / 100 * 100 > d->rates[WAY_DIRECT] / 100 * BUFFERED_PERCENT;
+	/* A moment's disturbance must not decide for a whole load: the unlikely answer has to come twice. */
+	d->decided = !buffered || d->confirming;
+	d->confirming = buffered;
+	d->way = buffered && d->decided ? WAY_BUFFERED : WAY_DIRECT;
 }
 
 static void measure(struct choice_device *d, unsigned workers, uint64_t bytes, uint64_t now_ns)
@@ -64,7 +66,9 @@ static void measure(struct choice_device *d, unsigned workers, uint64_t bytes, u
 	d->bytes += bytes;
 	if (d->done < (SKIPPED_UNITS + MEASURED_UNITS) * workers || now_ns == d->start_ns)
 		return;
-	d->rates[d->way] = (uint64_t)((double)d->bytes * 1e9 / (double)(now_ns - d->start_ns));
+	uint64_t rate = (uint64_t)((double)d->bytes * 1e9 / (double)(now_ns - d->start_ns));
+	if (rate > d->rates[d->way])
+		d->rates[d->way] = rate;
 	next_step(d);
 }
 

@@ -2,7 +2,8 @@
  * Past the page cache or through it? Measured for each device in the first moments of a load: O_DIRECT is the faster way to
  * most disks, but buffered reads can be half as fast again on virtual disks, whose hosts cache and read ahead.
  *
- * All workers read one way, then the other, each until the rate of a full pipeline is known; then the faster one is kept.
+ * All workers read one way, then the other, each until the rate of a full pipeline is known; then the faster one is kept. That buffered reads are faster
+ * is measured twice.
  * Nothing is read twice for it. Thread-safe.
  */
 #ifndef IPCC_LOADER_CHOICE_H
@@ -20,8 +21,9 @@ enum way { WAY_DIRECT, WAY_BUFFERED, WAY_COUNT };
 struct choice_device {
 	uint64_t device;
 	bool decided;
+	bool confirming;
 	enum way way;			/* chosen, or being measured */
-	uint64_t rates[WAY_COUNT];	/* bytes per second, once measured */
+	uint64_t rates[WAY_COUNT];	/* the best, in bytes per second, once measured */
 	unsigned direct_in_flight;	/* these disturb the measuring of the other way */
 	unsigned done;			/* units of the way being measured */
 	uint64_t bytes, start_ns;	/* since the first that counts */

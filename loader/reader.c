@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+/* Where a read with O_DIRECT can go on, on all file systems but those with larger sectors; there it is an error, and the
+ * unit is read again through the page cache. */
+#define RESUME_ALIGNMENT 4096
+
 struct reader *reader_new(const struct reader_kind *kind, unsigned slots, uint64_t buffer_bytes)
 {
 	struct reader *reader = calloc(1, sizeof(*reader));
@@ -58,10 +62,16 @@ bool reader_advance(struct reader_slot *slot, ssize_t got)
 {
 	if (got == -EAGAIN || got == -EINTR)
 		return true;
-	if (got > 0)
-		slot->done += (uint64_t)got;
 	if (got < 0)
 		slot->error = (int)got;
-	/* A read that ends at an odd place has met the end of the file: O_DIRECT could not go on from there. */
-	return got > 0 && slot->done < slot->bytes && slot->done % 512 == 0;
+	uint64_t end = got > 0 ? slot->done + (uint64_t)got : 0;
+	bool more = end > slot->reached;
+	if (more)
+		slot->reached = end;
+	slot->done = slot->reached;
+	if (!more || end >= slot->bytes)
+		return false;
+	/* It ended at an odd place: the end of the file, or a short read. From an aligned place the next one shows which. */
+	slot->done -= slot->done % RESUME_ALIGNMENT;
+	return true;
 }

@@ -33,7 +33,8 @@ struct reader_slot {
 	int fd;
 	uint64_t offset;
 	uint64_t bytes;
-	uint64_t done;
+	uint64_t done;	  /* where the next part begins */
+	uint64_t reached; /* the most that came */
 	int error; /* negative errno, or 0 */
 	bool pending;
 };

@@ -51,8 +51,9 @@ struct fill {
 struct job {
 	struct unit unit;
 	struct open_file *file;
-	bool measured; /* the choice was asked, */
-	enum way way;  /* and answered this */
+	bool asked;    /* the choice was, ... */
+	enum way way;  /* ... and answered this, ... */
+	bool measured; /* ... to find out how fast it is */
 	enum fill_path path;
 	unsigned slot;	     /* PATH_DIRECT: the reader's */
 	uint64_t read_begin; /* PATH_DIRECT: the aligned superset */

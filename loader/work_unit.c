@@ -47,7 +47,6 @@ static enum fill_path choose(struct worker *worker, struct job *job, bool *wait)
 	static const enum fill_path forced[] = {
 		[FILL_DIRECT] = PATH_DIRECT, [FILL_BUFFERED] = PATH_BUFFERED, [FILL_MMAP] = PATH_MAPPED};
 	const struct fill_options *options = worker->fill->options;
-	bool measuring;
 
 	if (options->io != FILL_AUTO)
 		return forced[options->io];
@@ -57,11 +56,10 @@ static enum fill_path choose(struct worker *worker, struct job *job, bool *wait)
 	if (percent >= BUFFERED_PERCENT || options->shared)
 		return PATH_BUFFERED;
 	/* A unit that has waited has been asked for already. */
-	if (!job->measured) {
-		job->way = choice_begin(&worker->fill->choice, header_of(worker, job)->source.device, &measuring);
-		job->measured = true;
-		*wait = measuring && job->way == WAY_BUFFERED && worker->count >= MEASURED_WINDOW;
-	}
+	if (!job->asked)
+		job->way = choice_begin(&worker->fill->choice, header_of(worker, job)->source.device, &job->measured);
+	job->asked = true;
+	*wait = job->measured && job->way == WAY_BUFFERED && worker->count >= MEASURED_WINDOW;
 	return job->way == WAY_DIRECT ? PATH_DIRECT : PATH_BUFFERED;
 }
 
@@ -214,17 +212,17 @@ static int finish_direct(struct worker *worker, struct job *job, struct ipcc_err
 			   .err = err};
 
 	ssize_t got = reader_wait(worker->reader, job->slot);
-	if (got == -EINVAL || got == -EOPNOTSUPP) {
-		/* Some file systems refuse O_DIRECT only when it is used. */
-		shards_refuse_direct(&worker->fill->files, job->file);
+	bool refused = got == -EINVAL || got == -EOPNOTSUPP;
+	if (refused || (got >= 0 && (uint64_t)got < skip + job->unit.bytes)) {
+		/* Some file systems refuse O_DIRECT only when it is used. Others end too early: the page cache knows. */
+		if (refused)
+			shards_refuse_direct(&worker->fill->files, job->file);
 		worker->refused_bytes += job->unit.bytes;
 		job->path = PATH_BUFFERED;
 		return finish_buffered(worker, job, err);
 	}
 	if (got < 0)
 		return read_failed(worker, job, (int)-got, err);
-	if ((uint64_t)got < skip + job->unit.bytes)
-		return read_failed(worker, job, ENODATA, err);
 	return take(&t);
 }
 
@@ -242,7 +240,8 @@ static int finish_mapped(struct worker *worker, struct job *job, struct ipcc_err
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t skip = job->unit.begin % page, bytes = skip + job->unit.bytes;
 
-	void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, job->file->fd, (off_t)(job->unit.begin - skip));
+	/* Not MAP_POPULATE: where a FUSE file system answers EIO, Linux 6.18 repeats that for ever. */
+	void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, job->file->fd, (off_t)(job->unit.begin - skip));
 	if (map == MAP_FAILED) {
 		job->path = PATH_BUFFERED;
 		return finish_buffered(worker, job, err);
@@ -293,7 +292,7 @@ int job_finish(struct worker *worker, struct job *job, struct ipcc_error *err)
 		job->file->blocks[job->unit.begin / HASH_BLOCK_BYTES] = checksum_hash(worker->file_sum);
 	if (job->ends_extent)
 		digest_end(&worker->cursor);
-	if (job->measured)
+	if (job->asked)
 		choice_done(&fill->choice, header_of(worker, job)->source.device, job->way, job->unit.bytes, now_ns());
 	worker->path_bytes[job->path] += job->unit.bytes;
 	book_progress(fill, job->unit.bytes);

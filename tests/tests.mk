@@ -34,6 +34,13 @@ $(BUILD)/tests/fault.so: tests/fault/fault.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -O2 -fPIC -shared -o $@ $< -ldl
 
+# Shows a folder with faults, see the source.
+$(BUILD)/tests/faultfs: tests/fault/faultfs.c
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Wall -Wextra -O2 $$(pkg-config --cflags fuse3) \
+		-o $@ $< $$(pkg-config --libs fuse3)
+
 $(VENV)/ready: tests/requirements.txt
 	$(call say,VENV,$(VENV))
 	$(Q)python3 -m venv $(VENV)
@@ -48,7 +55,7 @@ test-unit: $(BUILD)/tests/unit
 	$(Q)$(BUILD)/tests/unit --jobs 2
 
 # ThreadSanitizer excludes the other sanitizers, so its programs are a build of their own.
-test-system: all $(VENV)/ready $(BUILD)/tests/fault.so
+test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(BUILD)/tests/faultfs
 	$(Q)$(MAKE) --no-print-directory BUILD=$(TSAN_BUILD) SANITIZE=thread $(TSAN_BUILD)/tests/client $(TSAN_BUILD)/tests/fill
 	$(call say,TEST,system)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q tests/system $(PYTEST)
