@@ -81,3 +81,8 @@ $(BUILD)/tests/fuzz-%: $(BUILD)/obj/tests/fuzz/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(parts_libs)
+
+# One table, build/bench-loader.csv and .png; PEERS names a Python that has the other loaders (tests/bench/peers.py).
+.PHONY: bench-loader
+bench-loader: $(BUILD)/tests/bench-loader $(VENV)/ready
+	$(Q)$(or $(PEERS),$(VENV)/bin/python) tests/bench/loader.py --build $(BUILD) $(if $(PEERS),--python $(PEERS)) $(BENCH)
