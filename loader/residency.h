@@ -2,7 +2,8 @@
  * How much of a range of a file is in the page cache.
  *
  * cachestat(2) tells the owner and whoever may write the file; for others it fails, and mincore(2) would lie to them (all
- * resident). They are told by a sample: preadv2(RWF_NOWAIT) of single bytes, which gives what is there and never reads.
+ * resident). They are told by a sample: preadv2(RWF_NOWAIT) of single bytes, which gives what is there and does not wait. What is not
+ * there it starts to read, though, a page with POSIX_FADV_RANDOM: so the sample ends with the first few that are missing.
  */
 #ifndef IPCC_LOADER_RESIDENCY_H
 #define IPCC_LOADER_RESIDENCY_H

@@ -118,6 +118,9 @@ Test(loader_io, residency_is_told_and_sampled)
 	if (left != 0)
 		cr_skip_test("this file system keeps its pages");
 	cr_assert_eq(residency_percent(fd, 0, BYTES, true), 0);
+	usleep(50000);
+	cr_assert_leq(residency_percent(fd, 0, BYTES, false), 5, "the sample brings in a few pages, no more");
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	char *bytes = malloc(BYTES);
 	cr_assert_eq(pread(fd, bytes, BYTES, 0), (ssize_t)BYTES);
 	free(bytes);
