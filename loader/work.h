@@ -15,7 +15,7 @@
 #include <pthread.h>
 
 /* What is hashed and written in one go: small enough to stay in a core's second-level cache between the two. */
-#define WORK_PIECE_BYTES ((uint64_t)256 << 10)
+#define WORK_PIECE_BYTES ((uint64_t)64 << 10)
 #define WORK_MAX_WINDOW	 8
 
 /* A segment's extents that are not taken yet. */

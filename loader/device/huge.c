@@ -11,9 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -45,48 +42,11 @@ static int populate(uint8_t *to, uint64_t bytes)
 	return r == 0 || errno == EINVAL ? 0 : -errno;
 }
 
-#ifdef __SSE2__
-/* `to` is a multiple of 16, `bytes` of 64. */
-static void stream(uint8_t *to, const uint8_t *from, uint64_t bytes)
-{
-	for (uint64_t i = 0; i < bytes; i += 64) {
-		__m128i a = _mm_loadu_si128((const __m128i *)(const void *)(from + i));
-		__m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + i + 16));
-		__m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + i + 32));
-		__m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + i + 48));
-		_mm_stream_si128((__m128i *)(void *)(to + i), a);
-		_mm_stream_si128((__m128i *)(void *)(to + i + 16), b);
-		_mm_stream_si128((__m128i *)(void *)(to + i + 32), c);
-		_mm_stream_si128((__m128i *)(void *)(to + i + 48), d);
-	}
-	_mm_sfence();
-}
-
-static void copy(uint8_t *to, const uint8_t *from, uint64_t bytes)
-{
-	uint64_t head = -(uintptr_t)to % 16;
-
-	if (bytes < 4096) {
-		memcpy(to, from, bytes);
-		return;
-	}
-	memcpy(to, from, head);
-	uint64_t middle = (bytes - head) / 64 * 64;
-	stream(to + head, from + head, middle);
-	memcpy(to + head + middle, from + head + middle, bytes - head - middle);
-}
-#else
-static void copy(uint8_t *to, const uint8_t *from, uint64_t bytes)
-{
-	memcpy(to, from, bytes);
-}
-#endif
-
 int huge_copy(void *to, const void *from, uint64_t bytes)
 {
 	int r = populate(to, bytes);
 	if (r == 0)
-		copy(to, from, bytes);
+		memcpy(to, from, bytes);
 	return r;
 }
 
