@@ -7,6 +7,7 @@
 #include "broker/conn.h"
 
 #include "broker/draft.h"
+#include "broker/lifecycle.h"
 #include "broker/reaper.h"
 #include "broker/request.h"
 #include "manifest/fail.h"
@@ -337,7 +338,7 @@ void conn_drop_lease(struct conn *conn)
 	journal_append(conn->server->journal,
 		       (struct journal_record){.kind = le32_make(JOURNAL_LEASE_END), .conn = le64_make(conn->number)}, NULL);
 	if (model->state == IPCC_MODEL_DRAINING && model->lease_count == 0)
-		server_remove_model(conn->server, model);
+		lifecycle_remove(conn->server, model);
 }
 
 void conn_close(struct conn *conn)
@@ -350,7 +351,7 @@ void conn_close(struct conn *conn)
 		draft_cancel(conn);
 	forget_unread(conn);
 	if (conn->claim != NULL)
-		server_remove_model(server, conn->claim);
+		lifecycle_remove(server, conn->claim);
 	conn_drop_lease(conn);
 	conn_unpark(conn);
 	free(conn->outgoing);

@@ -2,6 +2,7 @@
  * ATTACH and DETACH. The connection is the lease: it begins with the reply that brings the fds, and ends with DETACH or
  * with the connection, whatever happens to the process.
  */
+#include "broker/lifecycle.h"
 #include "broker/request.h"
 #include "manifest/fail.h"
 
@@ -26,7 +27,7 @@ static int attach_found(struct conn *conn, struct request *request, struct model
 	if (conn->lease == NULL) {
 		conn->lease_asked = asked(request);
 		conn_take_lease(conn, model, request->id);
-		int rc = server_journal_lease(server->journal, conn, err);
+		int rc = journal_lease(server->journal, conn, err);
 		if (rc != IPCC_OK) {
 			conn_drop_lease(conn);
 			return rc;

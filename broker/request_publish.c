@@ -5,6 +5,7 @@
  * nothing does.
  */
 #include "broker/draft.h"
+#include "broker/lifecycle.h"
 #include "broker/reaper.h"
 #include "broker/request.h"
 #include "manifest/fail.h"
@@ -227,7 +228,7 @@ static void replace_older(struct server *server, const struct model *newer)
 {
 	struct model *older = registry_find(&server->registry, newer->account->uid, &newer->key, IPCC_MODEL_READY);
 	if (older != NULL)
-		server_drain_model(server, older);
+		lifecycle_drain(server, older);
 }
 
 int handle_commit(struct conn *conn, struct request *request, struct message *reply, struct ipcc_error *err)
@@ -241,7 +242,7 @@ int handle_commit(struct conn *conn, struct request *request, struct message *re
 	if (model != NULL) {
 		if (model->manifest_fd < 0)
 			return fail(err, IPCC_REFUSED, "COMMIT before a DRAFT was accepted");
-		int rc = server_journal_model(server->journal, model, JOURNAL_READY, err);
+		int rc = journal_model(server->journal, model, JOURNAL_READY, err);
 		if (rc != IPCC_OK)
 			return rc;
 		replace_older(server, model);

@@ -75,19 +75,6 @@ void server_allow_fds(int socket, bool allowed);
 /* Makes sure that the loop wakes up in time. */
 void server_note_deadline(struct server *server, uint64_t deadline_ms);
 
-/* Journal entries of a model and of a lease. */
-int server_journal_model(struct journal *journal, const struct model *model, enum journal_kind kind,
-			 struct ipcc_error *err);
-int server_journal_lease(struct journal *journal, const struct conn *conn, struct ipcc_error *err);
-
-/* No new attach from now on; gone with the last lease, at once if there is none. */
-void server_drain_model(struct server *server, struct model *model);
-/* Drains, closes the fds, and tells the holders. */
-void server_drop_model(struct server *server, struct model *model);
-
-/* Ends a model of any state: fds to the reaper, charge back, waiters told. Leases must be gone. */
-void server_remove_model(struct server *server, struct model *model);
-
 uint64_t now_ms(void);		/* CLOCK_MONOTONIC */
 uint64_t now_realtime_ns(void); /* CLOCK_REALTIME */
 
