@@ -137,7 +137,10 @@ static bool take_segment_block(struct fill *fill, struct block *block)
 static int load_block(struct fill *fill, const struct block *block, uint8_t *buffer, struct ipcc_error *err)
 {
 	const char *path = fill->cp->files[block->item].header.path;
-	uint8_t *target = scatter_target(fill->plan, fill->segments, block->item, block->begin, block->bytes);
+	const struct sink *sink = fill->options->sink;
+	uint8_t *target = sink != NULL ? NULL
+				       : scatter_target(fill->plan, fill->segments, block->item, block->begin,
+							block->bytes);
 	uint8_t *to = target != NULL ? target : buffer;
 
 	int r = fd_read_exact(block->fd, to, block->bytes, block->begin);
@@ -148,6 +151,8 @@ static int load_block(struct fill *fill, const struct block *block, uint8_t *buf
 		return fail_errno(err, -r, "%s: reading %zu bytes at offset %" PRIu64, shown(path), block->bytes,
 				  block->begin);
 	fill->files[block->item].blocks[block->index] = hash_bytes(to, block->bytes);
+	if (sink != NULL)
+		return scatter_write(fill->plan, sink, block->item, block->begin, block->bytes, buffer, err);
 	if (target == NULL)
 		scatter_copy(fill->plan, fill->segments, block->item, block->begin, block->bytes, buffer);
 	return 0;
@@ -214,14 +219,34 @@ static void *load_files(void *argument)
 	return NULL;
 }
 
+/* What is in a sink is read back: the hashes are of what is there, not of what was sent. */
+static int hash_sink_block(struct fill *fill, const struct block *block, uint8_t *buffer, struct ipcc_error *err)
+{
+	const struct sink *sink = fill->options->sink;
+
+	if (buffer == NULL)
+		return fail(err, IPCC_NO_MEMORY, "no memory for a buffer of %" PRIu64 " bytes", HASH_BLOCK_BYTES);
+	int r = sink->read(sink->context, block->item, block->begin, buffer, block->bytes, err);
+	if (r == 0)
+		fill->result->segments[block->item].blocks[block->index] = hash_bytes(buffer, block->bytes);
+	return r;
+}
+
 static void *hash_segments(void *argument)
 {
 	struct fill *fill = argument;
+	struct ipcc_error error = {0};
 	struct block block;
+	cleanup_free uint8_t *buffer = fill->options->sink != NULL ? malloc(HASH_BLOCK_BYTES) : NULL;
 
 	while (take_segment_block(fill, &block)) {
-		fill->result->segments[block.item].blocks[block.index] =
-			hash_block(fill->segments[block.item], segment_bytes(fill, block.item), block.index);
+		if (fill->options->sink == NULL) {
+			fill->result->segments[block.item].blocks[block.index] = hash_block(
+				fill->segments[block.item], segment_bytes(fill, block.item), block.index);
+		} else if (hash_sink_block(fill, &block, buffer, &error) != 0) {
+			report(fill, &error);
+			break;
+		}
 	}
 	return NULL;
 }

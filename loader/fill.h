@@ -10,6 +10,7 @@
 
 #include "loader/checkpoint.h"
 #include "loader/plan.h"
+#include "loader/sink.h"
 #include "manifest/error.h"
 #include "manifest/hash.h"
 
@@ -30,6 +31,9 @@ struct fill_options {
 	/* Looked at before each piece of work (a few milliseconds); true ends the fill with IPCC_CANCELED. May be set from
 	 * anywhere, signal handlers and `progress` included. NULL: none. */
 	const atomic_bool *cancel;
+	/* Where the bytes go when the segments are not the processor's memory; `segments` is not looked at then. NULL: into
+	 * `segments`. */
+	const struct sink *sink;
 };
 
 struct fill_segment {

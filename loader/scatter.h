@@ -6,6 +6,7 @@
 #define IPCC_LOADER_SCATTER_H
 
 #include "loader/plan.h"
+#include "loader/sink.h"
 
 #include <stdint.h>
 
@@ -16,5 +17,8 @@ uint8_t *scatter_target(const struct plan *plan, void *const *segments, uint32_t
 /* Copies what the plan wants of [begin, begin + bytes) of that file, which lies at `from`. */
 void scatter_copy(const struct plan *plan, void *const *segments, uint32_t file, uint64_t begin, uint64_t bytes,
 		  const uint8_t *from);
+/* The same, through a sink. */
+int scatter_write(const struct plan *plan, const struct sink *sink, uint32_t file, uint64_t begin, uint64_t bytes,
+		  const uint8_t *from, struct ipcc_error *err);
 
 #endif

@@ -29,6 +29,23 @@ $(BUILD)/tests/fault.so: tests/fault/fault.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -O2 -fPIC -shared -o $@ $< -ldl
 
+# A GPU driver without a GPU, see tests/fake-cuda/fake.h. Not sanitized: it is opened into programs of any kind.
+FAKE := $(BUILD)/tests/fake/libcuda.so.1
+$(FAKE): $(wildcard tests/fake-cuda/*.c) tests/fake-cuda/fake.h loader/device/cuda_abi.h
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -I. -Wall -Wextra -Wshadow -O2 -g -fPIC -shared -fvisibility=hidden \
+		-Wl,-soname,libcuda.so.1 -o $@ $(filter %.c,$^) -pthread
+
+# The declarations in cuda_abi.h are those of the real cuda.h, where a toolkit is installed.
+CUDA_HOME ?= /usr/local/cuda
+.PHONY: test-abi
+test-abi:
+	$(Q)if [ -e $(CUDA_HOME)/include/cuda.h ]; then \
+		$(CC) -std=gnu11 -I. -isystem $(CUDA_HOME)/include -Wall -Werror -fsyntax-only tests/abi/cuda.c && \
+		echo "  ABI      the same as in $(CUDA_HOME)/include/cuda.h"; \
+	else echo "  SKIP     no cuda.h in $(CUDA_HOME)/include to compare loader/device/cuda_abi.h with"; fi
+
 $(VENV)/ready: tests/requirements.txt
 	$(call say,VENV,$(VENV))
 	$(Q)python3 -m venv $(VENV)
@@ -36,14 +53,14 @@ $(VENV)/ready: tests/requirements.txt
 	$(Q)touch $@
 
 .PHONY: test test-unit test-system
-test: test-unit test-system
+test: test-abi test-unit test-system
 
 test-unit: $(BUILD)/tests/unit
 	$(call say,TEST,unit)
 	$(Q)$(BUILD)/tests/unit --jobs 2
 
 # ThreadSanitizer excludes the other sanitizers, so its programs are a build of their own.
-test-system: all $(VENV)/ready $(BUILD)/tests/fault.so
+test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(FAKE)
 	$(Q)$(MAKE) --no-print-directory BUILD=$(TSAN_BUILD) SANITIZE=thread $(TSAN_BUILD)/tests/client $(TSAN_BUILD)/tests/fill
 	$(call say,TEST,system)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q tests/system $(PYTEST)

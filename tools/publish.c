@@ -1,6 +1,7 @@
 /* Publishes a checkpoint; see publish.h. */
 #include "tools/publish.h"
 
+#include "loader/device/device.h"
 #include "manifest/bytes.h"
 #include "tools/output.h"
 
@@ -106,14 +107,30 @@ static int publish_hashes(struct ipcc_publish *publish, const struct fill_result
 	return IPCC_OK;
 }
 
-static int fill_publication(struct ipcc_publish *publish, const struct checkpoint *cp, const struct plan *plan,
-			    const struct fill_options *fill, struct ipcc_error *err)
+static int write_segment(void *context, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
+			 struct ipcc_error *err)
 {
+	return ipcc_publish_write(context, segment, offset, from, bytes, err);
+}
+
+static int read_segment(void *context, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
+			struct ipcc_error *err)
+{
+	return ipcc_publish_read(context, segment, offset, to, bytes, err);
+}
+
+static int fill_publication(struct ipcc_publish *publish, const struct checkpoint *cp, const struct plan *plan,
+			    const char *device, const struct fill_options *fill, struct ipcc_error *err)
+{
+	struct sink sink = {.context = publish, .write = write_segment, .read = read_segment};
+	struct fill_options options = *fill;
+	if (strcmp(device, DEVICE_HOST) != 0)
+		options.sink = &sink;
 	void **segments = checked(calloc(plan->segment_count, sizeof(*segments)));
 	for (uint32_t i = 0; i < plan->segment_count; i++)
 		segments[i] = ipcc_publish_address(publish, i);
 	struct fill_result filled = {0};
-	int rc = fill_run(cp, plan, segments, fill, &filled, err);
+	int rc = fill_run(cp, plan, segments, &options, &filled, err);
 	if (rc == IPCC_OK)
 		rc = publish_tensors(publish, cp, plan, err);
 	if (rc == IPCC_OK)
@@ -138,7 +155,7 @@ int publish_checkpoint(struct ipcc_client *client, const struct checkpoint *cp, 
 	int rc = ipcc_publish_begin(client, &complete, &publish, err);
 	if (rc != IPCC_OK)
 		return rc;
-	rc = fill_publication(publish, cp, plan, fill, err);
+	rc = fill_publication(publish, cp, plan, options->device, fill, err);
 	if (rc == IPCC_OK)
 		rc = ipcc_publish_commit(publish, NULL, generation, err);
 	ipcc_publish_free(publish);

@@ -3,7 +3,13 @@
 #define IPCC_DEVICE_BACKENDS_H
 
 #include "loader/device/device.h"
+#include "loader/device/vendor.h"
 
 extern const struct device device_host;
+
+/* All GPUs go through one entry per vendor, which differ in `kind` alone: gpu.c finds the vendor by a device's name. */
+extern const struct device device_cuda;
+
+extern const struct vendor vendor_cuda;
 
 #endif
