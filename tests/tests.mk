@@ -6,6 +6,7 @@
 #   make coverage        line coverage of the unit tests (gcovr), the validator's first
 
 VENV := .venv-test
+FAKE := $(BUILD)/tests/fake/libcuda.so.1
 TSAN_BUILD := $(BUILD)/tsan
 
 # One Criterion binary over every part; main functions stay out.
@@ -21,6 +22,16 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/tsan/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -linih
+$(BUILD)/tests/gpu/conformance: $(call objects,tests/gpu/conformance.c tests/gpu/raw.c)
+$(BUILD)/tests/gpu/actor: $(call objects,tests/gpu/actor.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
+	$(device_src) $(manifest_src))
+gpu_programs := $(BUILD)/tests/gpu/conformance $(BUILD)/tests/gpu/actor
+$(gpu_programs):
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $(filter %.o,$^) -lxxhash -ldl
+.PHONY: gpu-programs
+gpu-programs: all $(gpu_programs) $(FAKE)
 .PRECIOUS: $(BUILD)/obj/%.o
 
 # Makes a write fail on demand, see the source.
@@ -30,7 +41,6 @@ $(BUILD)/tests/fault.so: tests/fault/fault.c
 	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -O2 -fPIC -shared -o $@ $< -ldl
 
 # A GPU driver without a GPU, see tests/fake-cuda/fake.h. Not sanitized: it is opened into programs of any kind.
-FAKE := $(BUILD)/tests/fake/libcuda.so.1
 $(FAKE): $(wildcard tests/fake-cuda/*.c) tests/fake-cuda/fake.h loader/device/cuda_abi.h
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
@@ -60,7 +70,7 @@ test-unit: $(BUILD)/tests/unit
 	$(Q)$(BUILD)/tests/unit --jobs 2
 
 # ThreadSanitizer excludes the other sanitizers, so its programs are a build of their own.
-test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(FAKE)
+test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(FAKE) $(gpu_programs)
 	$(Q)$(MAKE) --no-print-directory BUILD=$(TSAN_BUILD) SANITIZE=thread $(TSAN_BUILD)/tests/client $(TSAN_BUILD)/tests/fill
 	$(call say,TEST,system)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q tests/system $(PYTEST)

@@ -3,12 +3,13 @@
 #include "manifest/fail.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static void *open_first(const char *const *names, const char **opened, struct ipcc_error *err)
 {
-	const char *said = "no name was given";
+	char said[256] = "no name was given"; /* dlerror's text lives until the next call only */
 	for (size_t i = 0; names[i] != NULL; i++) {
 		void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
 		if (library != NULL) {
@@ -17,8 +18,8 @@ static void *open_first(const char *const *names, const char **opened, struct ip
 		}
 		const char *error = dlerror();
 		/* What is there but cannot be opened is worth more than what is not there. */
-		if (i == 0 || (error != NULL && strstr(error, "No such file") == NULL))
-			said = error;
+		if (error != NULL && (i == 0 || strstr(error, "No such file") == NULL))
+			snprintf(said, sizeof(said), "%s", error);
 	}
 	fail(err, IPCC_NOT_FOUND, "no driver: %s", said);
 	return NULL;
