@@ -153,9 +153,10 @@ void gpu_close(struct gpu *gpu)
 	if (--gpu->users == 0) {
 		struct stage *stage = gpu->stage;
 		gpu->stage = NULL;
-		if (stage != NULL && gpu->driver->context_push(gpu->context) == CU_OK) {
+		if (stage != NULL) {
+			bool entered = gpu_enter_anyway(gpu);
 			stage_free(stage);
-			gpu_leave(gpu);
+			gpu_leave_if(gpu, entered);
 		}
 		gpu->driver->context_release(gpu->device);
 		gpu->context = NULL;
@@ -173,6 +174,17 @@ void gpu_leave(struct gpu *gpu)
 {
 	cu_context left;
 	gpu->driver->context_pop(&left);
+}
+
+bool gpu_enter_anyway(struct gpu *gpu)
+{
+	return gpu->driver->context_push(gpu->context) == CU_OK;
+}
+
+void gpu_leave_if(struct gpu *gpu, bool entered)
+{
+	if (entered)
+		gpu_leave(gpu);
 }
 
 int gpu_begin(const char *device, struct gpu **gpu, struct ipcc_error *err)

@@ -44,6 +44,9 @@ void gpu_close(struct gpu *gpu);
 /* Makes the context of an opened GPU current in this thread, on top of what was current, until gpu_leave. */
 int gpu_enter(struct gpu *gpu, struct ipcc_error *err);
 void gpu_leave(struct gpu *gpu);
+/* The same to let go of something, which is tried with or without a context: `entered` says whether there is one. */
+bool gpu_enter_anyway(struct gpu *gpu);
+void gpu_leave_if(struct gpu *gpu, bool entered);
 
 /* Finds, opens and enters; gpu_leave and gpu_close end it. */
 int gpu_begin(const char *device, struct gpu **gpu, struct ipcc_error *err);

@@ -43,7 +43,7 @@ int gpu_map(const struct gpu *gpu, cu_pointer base, const cu_memory *memories, c
 		if (r != CU_OK) {
 			gpu_unmap(gpu, base, bytes, i);
 			return gpu_fail(gpu, r, err, "segment %u of %" PRIu64 " bytes cannot be mapped%s (cuMemMap)", i,
-					bytes[i], r == CU_INVALID_VALUE ? "; is it as large as its manifest says?" : "");
+					bytes[i], r == CU_NOT_SUPPORTED ? "; is it as large as its manifest says?" : "");
 		}
 		at += bytes[i];
 	}

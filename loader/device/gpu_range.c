@@ -211,12 +211,11 @@ void gpu_range_unmap(struct device_range *range)
 	struct gpu_range *r = range_of(range);
 	if (range == NULL)
 		return;
-	if (gpu_enter(r->reader, NULL) == 0) {
-		if (r->mapped)
-			gpu_unmap(r->reader, r->address.base, range->bytes, range->count);
-		gpu_unreserve(r->reader, &r->address);
-		gpu_leave(r->reader);
-	}
+	bool entered = gpu_enter_anyway(r->reader);
+	if (r->mapped)
+		gpu_unmap(r->reader, r->address.base, range->bytes, range->count);
+	gpu_unreserve(r->reader, &r->address);
+	gpu_leave_if(r->reader, entered);
 	gpu_close(r->reader);
 	range_free(r);
 }

@@ -175,19 +175,16 @@ static int unmap_segment(struct device_segment *segment, struct ipcc_error *err)
 {
 	struct gpu *gpu = segment->state;
 	struct gpu_address address = address_of(segment);
-	int rc = gpu_enter(gpu, err);
-	if (rc == 0) {
-		pthread_mutex_lock(&gpu->lock);
-		struct stage *stage = gpu->stage;
-		pthread_mutex_unlock(&gpu->lock);
-		if (stage != NULL)
-			rc = stage_flush(stage, err);
-		cu_result r = gpu_unmap(gpu, address.base, &segment->bytes, 1);
-		gpu_unreserve(gpu, &address);
-		if (rc == 0 && r != CU_OK)
-			rc = gpu_fail(gpu, r, err, "a segment cannot be unmapped");
-		gpu_leave(gpu);
-	}
+	pthread_mutex_lock(&gpu->lock);
+	struct stage *stage = gpu->stage;
+	pthread_mutex_unlock(&gpu->lock);
+	bool entered = gpu_enter_anyway(gpu);
+	int rc = stage != NULL ? stage_flush(stage, err) : 0;
+	cu_result r = gpu_unmap(gpu, address.base, &segment->bytes, 1);
+	gpu_unreserve(gpu, &address);
+	if (rc == 0 && r != CU_OK)
+		rc = gpu_fail(gpu, r, err, "a segment cannot be unmapped");
+	gpu_leave_if(gpu, entered);
 	segment->address = NULL;
 	segment->state = NULL;
 	gpu_close(gpu);

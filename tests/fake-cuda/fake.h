@@ -32,8 +32,6 @@
 #define FAKE_MAX_GPUS	 16
 #define FAKE_GRANULARITY ((size_t)2 << 20)
 
-enum { CU_INVALID_CONTEXT = 201 };
-
 struct fake_context {
 	int gpu; /* physical number */
 	unsigned retained;

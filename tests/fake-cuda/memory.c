@@ -143,7 +143,7 @@ struct fake_memory *fake_memory_import(int fd, cu_result *result)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	ssize_t length = readlink(path, link, sizeof(link) - 1);
 	link[length > 0 ? length : 0] = '\0';
-	*result = CU_INVALID_VALUE;
+	*result = CU_UNKNOWN;
 	if (length <= 0 || !parse_name(link, &gpu, &bytes))
 		return NULL;
 	struct fake_memory *memory = malloc(sizeof(*memory));
@@ -381,7 +381,9 @@ API cu_result cuMemMap(cu_pointer address, size_t bytes, size_t offset, cu_memor
 	ENTER();
 	struct fake_memory *m = (struct fake_memory *)(uintptr_t)memory;
 	struct fake_mapping *made;
-	if (bytes != m->bytes || offset != 0 || flags != 0 || !range_is_free(address, bytes))
+	if (bytes != m->bytes || offset != 0)
+		RETURN(CU_NOT_SUPPORTED);
+	if (flags != 0 || !range_is_free(address, bytes))
 		RETURN(CU_INVALID_VALUE);
 	RETURN(fake_map(address, m, &made));
 }
@@ -513,8 +515,10 @@ API cu_result cuIpcOpenMemHandle_v2(cu_pointer *address, cu_ipc_handle handle, u
 	memcpy(&ipc, &handle, sizeof(ipc));
 	if (c == NULL)
 		RETURN(result);
-	if (flags != CU_IPC_LAZY_PEER || ipc.pid == getpid())
+	if (flags != CU_IPC_LAZY_PEER)
 		RETURN(CU_INVALID_VALUE);
+	if (ipc.pid == getpid())
+		RETURN(CU_INVALID_CONTEXT);
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", ipc.pid, ipc.fd);
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)

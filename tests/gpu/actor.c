@@ -194,6 +194,8 @@ static int act_churn(int argc, char **argv)
 	struct ipcc_error err;
 	struct weights w = {.name = argv[0], .device = argv[1], .segments = 2, .segment_bytes = number(argv[3]), .tensors = 5};
 	(void)argc;
+	raw_must(raw_load(), "cuInit");
+	raw_context(0); /* made once, not for every model */
 	for (uint64_t i = 0; i < number(argv[2]); i++) {
 		struct ipcc_client *client = dial();
 		w.seed = i;
@@ -212,6 +214,8 @@ static int act_read(int argc, char **argv)
 	uint64_t attached = 0, missed = 0;
 	struct pollfd input = {.fd = 0, .events = POLLIN};
 	(void)argc;
+	raw_must(raw_load(), "cuInit");
+	raw_context(0);
 	for (uint64_t i = 0; poll(&input, 1, 0) == 0; i++) {
 		char name[64];
 		struct ipcc_error err;

@@ -33,11 +33,11 @@ static void check(const char *what, int holds, const char *detail)
 		cu_result got = (expression);                                                                          \
 		check(what, got == (expected), raw_error(got));                                                        \
 	} while (0)
-#define FAILS(what, expression)                                                                                        \
-	do {                                                                                                           \
-		cu_result got = (expression);                                                                          \
-		check(what, got != CU_OK, raw_error(got));                                                             \
-	} while (0)
+/* Not relied on, but good to know. */
+static void note(const char *what, cu_result result)
+{
+	printf("note  %s: %s\n", what, raw_error(result));
+}
 
 static cu_allocation allocation(void)
 {
@@ -230,7 +230,7 @@ static void check_memory(void)
 	cu.release(memory);
 	close(fd);
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	FAILS("another fd is not imported", cu.import_fd(&again, (void *)(intptr_t)null, CU_HANDLE_POSIX_FD));
+	IS("another fd is not imported", cu.import_fd(&again, (void *)(intptr_t)null, CU_HANDLE_POSIX_FD), CU_UNKNOWN);
 	close(null);
 }
 
@@ -240,11 +240,15 @@ static void check_mapping(void)
 	int fd = export(second);
 	cu_pointer at = 0;
 	raw_must(cu.reserve(&at, 6 * MIB, 0, 0, 0), "reserve");
-	IS("mapping from an offset is refused", cu.map(at, 2 * MIB, 2 * MIB, second, 0), CU_INVALID_VALUE);
-	IS("mapping more than there is is refused", cu.map(at, 6 * MIB, 0, second, 0), CU_INVALID_VALUE);
+	IS("mapping from an offset is refused", cu.map(at, 2 * MIB, 2 * MIB, second, 0), CU_NOT_SUPPORTED);
+	IS("mapping more than there is is refused", cu.map(at, 6 * MIB, 0, second, 0), CU_NOT_SUPPORTED);
+	cu_result less = cu.map(at, 2 * MIB, 0, second, 0);
+	note("mapping less than there is", less);
+	if (less == CU_OK)
+		cu.unmap(at, 2 * MIB);
 	IS("memory is mapped", cu.map(at, 2 * MIB, 0, first, 0), CU_OK);
 	IS("other memory beside it", cu.map(at + 2 * MIB, 4 * MIB, 0, second, 0), CU_OK);
-	FAILS("nothing where something is", cu.map(at, 2 * MIB, 0, first, 0));
+	IS("nothing where something is", cu.map(at, 2 * MIB, 0, first, 0), CU_INVALID_VALUE);
 	IS("one change of access for both", allow(at, 6 * MIB, CU_ACCESS_READWRITE), CU_OK);
 	cu.release(first);
 	cu.release(second);
@@ -261,7 +265,7 @@ static void check_mapping(void)
 	raw_must(allow(at + 2 * MIB, 4 * MIB, CU_ACCESS_READ), "access");
 	check("with its bytes", word_at(at + 2 * MIB) == 2, "");
 	cu.release(second);
-	FAILS("addresses in use are not given back", cu.unreserve(at, 6 * MIB));
+	IS("addresses in use are not given back", cu.unreserve(at, 6 * MIB), CU_INVALID_VALUE);
 	IS("all is unmapped", cu.unmap(at, 2 * MIB), CU_OK);
 	IS("all is unmapped", cu.unmap(at + 2 * MIB, 4 * MIB), CU_OK);
 	IS("and then they are", cu.unreserve(at, 6 * MIB), CU_OK);
@@ -338,13 +342,13 @@ static void check_legacy(void)
 	int sockets[2];
 	cu_memory memory = create(2 * MIB);
 	cu_pointer mapped = map(memory, 2 * MIB, CU_ACCESS_READWRITE);
-	FAILS("memory that has an fd has no legacy handle", cu.ipc_get(&handle, mapped));
+	IS("memory that has an fd has no legacy handle", cu.ipc_get(&handle, mapped), CU_INVALID_VALUE);
 	cu.release(memory);
 	unmap(mapped, 2 * MIB);
 	raw_must(cu.allocate(&at, 4 * MIB), "cuMemAlloc");
 	put_word(at, 0x1e6acd);
 	IS("other memory has one", cu.ipc_get(&handle, at), CU_OK);
-	FAILS("which its own process cannot open", cu.ipc_open(&opened, handle, CU_IPC_LAZY_PEER));
+	IS("which its own process cannot open", cu.ipc_open(&opened, handle, CU_IPC_LAZY_PEER), CU_INVALID_CONTEXT);
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0 ||
 	    write(sockets[0], &handle, sizeof(handle)) != sizeof(handle))
 		exit(1);
