@@ -216,7 +216,6 @@ static const char *read_timeout(struct config *config, const char *name, const c
 
 struct reading {
 	struct config *config;
-	const char *path;
 	struct ipcc_error *err;
 	int rc;
 	unsigned entries;
@@ -238,8 +237,16 @@ static const char *read_known(struct config *config, const char *section, const 
 	return "stands in a section that is not known";
 }
 
+/* inih cuts lines at 200 bytes, so lists of users may be continued, or given in parts. */
+static bool is_list(const char *section)
+{
+	return strcmp(section, "access") == 0;
+}
+
 static const char *note_entry(struct reading *r, const char *section, const char *name)
 {
+	if (is_list(section))
+		return NULL;
 	if (r->entries == MAX_ENTRIES)
 		return "is one entry too many";
 	char *entry = r->seen[r->entries++];
@@ -271,7 +278,6 @@ int config_read(struct config *config, const char *path, struct ipcc_error *err)
 		return fail_errno(err, ENOMEM, "cannot read %s", path);
 	config_defaults(&read);
 	r->config = &read;
-	r->path = path;
 	r->err = err;
 	int line = ini_parse(path, read_entry, r);
 	int rc = r->rc;

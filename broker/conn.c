@@ -13,9 +13,25 @@
 #include "manifest/fd.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+
+static void log_refusal(const struct conn *conn, const struct ipcc_error *err)
+{
+	struct server *server = conn->server;
+	uint64_t now = now_ms();
+	server->refusals_unlogged++;
+	if (now < server->refusals_logged_ms + 1000)
+		return;
+	server->log("refused uid %u pid %d: %s (%" PRIu64 " refused since the last such line)", conn->peer.uid, conn->peer.pid,
+		    err->message, server->refusals_unlogged);
+	server->refusals_logged_ms = now;
+	server->refusals_unlogged = 0;
+}
 
 void conn_accept(struct server *server, int fd)
 {
@@ -26,9 +42,10 @@ void conn_accept(struct server *server, int fd)
 		return;
 	}
 	*conn = (struct conn){.server = server, .number = ++server->counters.accepted, .fd = fd,
-			       .may_hold_fds = !server->fds_refused, .deadline_ms = UINT64_MAX};
+			       .may_hold_fds = !server->fds_refused, .deadline_ms = UINT64_MAX,
+			       .read_by_ms = UINT64_MAX};
 	TAILQ_INSERT_TAIL(&server->conns, conn, link);
-	int rc = peer_read(fd, &conn->peer, &err);
+	int rc = peer_read(fd, server->overflow_is_real, &conn->peer, &err);
 	if (rc == IPCC_OK)
 		rc = policy_connect(&server->policy, conn_asker(conn), &err);
 	if (rc == IPCC_OK)
@@ -37,7 +54,7 @@ void conn_accept(struct server *server, int fd)
 	if (rc == IPCC_OK && epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
 		rc = fail_errno(&err, errno, "the broker cannot watch the connection");
 	if (rc != IPCC_OK) {
-		server->log("refused uid %u pid %d: %s", conn->peer.uid, conn->peer.pid, err.message);
+		log_refusal(conn, &err);
 		conn_goodbye(conn, &err);
 		return;
 	}
@@ -77,6 +94,8 @@ void conn_update(struct conn *conn)
 		conn->events = events;
 	}
 	conn->deadline_ms = wanted_deadline(conn);
+	if (conn->read_by_ms < conn->deadline_ms)
+		conn->deadline_ms = conn->read_by_ms;
 	server_note_deadline(conn->server, conn->deadline_ms);
 }
 
@@ -97,7 +116,8 @@ static int send_now(struct conn *conn, const uint8_t *bytes, size_t length, bool
 	if (!with_fds)
 		return wire_send(conn->fd, bytes, length, NULL, 0);
 	int rc = send_with_fds(conn, bytes, length);
-	conn->sent_fds = rc == 0;
+	if (rc == 0)
+		conn->read_by_ms = now_ms() + conn->server->config->write_ms;
 	return rc;
 }
 
@@ -110,11 +130,12 @@ void conn_send(struct conn *conn, struct message *message, bool with_fds)
 	if (rc == -ETOOMANYREFS) {
 		struct ipcc_error err;
 		fail(&err, IPCC_REFUSED,
-		     "uid %u has too many file descriptors in unread replies; read them, or raise the broker's LimitNOFILE",
-		     conn->peer.uid);
+		     "too many of the broker's file descriptors are in replies that their clients have not read; try again in a "
+		     "moment, or raise its LimitNOFILE");
 		struct message_header header;
 		memcpy(&header, message->bytes, sizeof(header));
 		conn_drop_lease(conn);
+		with_fds = false;
 		message_error(message, le16_get(header.type), le32_get(header.request), &err);
 		rc = send_now(conn, message->bytes, message->length, false);
 	}
@@ -146,7 +167,6 @@ void conn_goodbye(struct conn *conn, const struct ipcc_error *error)
 	struct message message;
 	conn->server->counters.refused++;
 	message_error(&message, MESSAGE_GOODBYE, 0, error);
-	message_finish(&message, NULL);
 	wire_send(conn->fd, message.bytes, message.length, NULL, 0); /* as a favour: it ends either way */
 	conn_close(conn);
 }
@@ -213,10 +233,19 @@ void conn_event(struct conn *conn, uint32_t events)
 		flush_outgoing(conn);
 }
 
+int conn_unread(const struct conn *conn)
+{
+	int bytes = 0;
+	return ioctl(conn->fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
+}
+
 void conn_expired(struct conn *conn)
 {
 	struct ipcc_error err;
-	if (conn->outgoing != NULL) {
+	if (conn->read_by_ms <= now_ms() && conn_unread(conn) == 0) {
+		conn->read_by_ms = UINT64_MAX;
+		conn_update(conn);
+	} else if (conn->outgoing != NULL || conn->read_by_ms <= now_ms()) {
 		conn_close(conn);
 	} else if (conn->parked.bytes != NULL) {
 		conn_retry(conn, true);
@@ -227,15 +256,16 @@ void conn_expired(struct conn *conn)
 	}
 }
 
-bool conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id)
+int conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id,
+	      struct ipcc_error *err)
 {
 	if (conn->parked.bytes != NULL) { /* tried again, and waits on */
 		conn->parked.model_id = model_id;
-		return true;
+		return REQUEST_LATER;
 	}
 	uint8_t *copy = malloc(request->length);
 	if (copy == NULL)
-		return false;
+		return fail_errno(err, ENOMEM, "the broker cannot keep the request until it can be answered");
 	memcpy(copy, request->bytes, request->length);
 	conn->parked = (struct parked){
 		.bytes = copy,
@@ -243,7 +273,7 @@ bool conn_park(struct conn *conn, const struct request *request, uint32_t wait_m
 		.deadline_ms = wait_ms == PROTOCOL_WAIT_FOREVER ? UINT64_MAX : now_ms() + wait_ms,
 		.model_id = model_id,
 	};
-	return true;
+	return REQUEST_LATER;
 }
 
 void conn_unpark(struct conn *conn)

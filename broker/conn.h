@@ -4,7 +4,8 @@
  * A connection is in one of these, which decides what the loop listens for and when it gives up:
  *	fresh    no HELLO yet: closed after hello_ms
  *	idle     nothing held: closed after idle_ms
- *	holding  a lease or a claim: no time limit, the connection *is* the lease or the claim
+ *	holding  a lease or a claim: no time limit, the connection *is* the lease or the claim; but the reply that brought the
+ *		 lease must be read within write_ms, since its fds count against the broker's user until then
  *	parked   a request waits for the registry to change, until its own deadline; nothing is read
  *	draft    its manifest is being validated; nothing is read
  *	writing  the reply does not fit into the socket: closed after write_ms; nothing is read
@@ -53,7 +54,7 @@ struct conn {
 	uint64_t lease_since_ns; /* CLOCK_REALTIME */
 	uint32_t lease_request;	 /* the ATTACH that took it */
 	TAILQ_ENTRY(conn) lease_link;
-	bool sent_fds; /* an attach reply went out; is it read? */
+	uint64_t read_by_ms; /* an attach reply went out, to be read by then: its fds are in flight; UINT64_MAX: none */
 
 	struct parked parked;
 
@@ -69,6 +70,9 @@ static inline struct asker conn_asker(const struct conn *conn)
 
 /* Takes over `fd`, a socket that was just accepted; authenticates, charges, watches. On failure the peer is told why. */
 void conn_accept(struct server *server, int fd);
+
+/* Bytes that were sent and the peer has not read. */
+int conn_unread(const struct conn *conn);
 
 /* epoll says so. */
 void conn_event(struct conn *conn, uint32_t events);
@@ -93,9 +97,10 @@ void conn_close_received(struct wire_fds *fds);
 /* Recomputes what to listen for and the deadline; after every change of state. */
 void conn_update(struct conn *conn);
 
-/* Keeps a request for later. False: no memory. `wait_ms` counts from the first time. */
+/* Keeps a request for later: REQUEST_LATER, or IPCC_NO_MEMORY. `wait_ms` counts from the first time. */
 struct request;
-bool conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id);
+int conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id,
+	      struct ipcc_error *err);
 void conn_unpark(struct conn *conn);
 
 /* Leases. */

@@ -6,8 +6,10 @@
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,11 +32,33 @@ static int set_mode(int fd, const struct config *config, struct ipcc_error *err)
 {
 	char path[64];
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (chmod(path, modes[config->open].directory) != 0)
-		return fail_errno(err, errno, "cannot set the mode of %s", config->dir);
+	/* The group first: the one that it had must not get in for a moment. */
 	if (config->open == OPEN_GROUP && chown(path, (uid_t)-1, config->open_gid) != 0)
 		return fail_errno(err, errno, "cannot give %s to group %u", config->dir, config->open_gid);
+	if (chmod(path, modes[config->open].directory) != 0)
+		return fail_errno(err, errno, "cannot set the mode of %s", config->dir);
 	return IPCC_OK;
+}
+
+/* A typing error must not close somebody's folder to everybody: what is no broker's yet must be empty. */
+static int check_ours(int dir_fd, const char *dir, struct ipcc_error *err)
+{
+	if (faccessat(dir_fd, LOCK_NAME, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+		return IPCC_OK;
+	int listed = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *entries = listed < 0 ? NULL : fdopendir(listed);
+	if (entries == NULL) {
+		fd_close(&listed);
+		return fail_errno(err, errno, "cannot read %s", dir);
+	}
+	const struct dirent *entry;
+	while ((entry = readdir(entries)) != NULL)
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			break;
+	bool empty = entry == NULL;
+	closedir(entries);
+	return empty ? IPCC_OK
+		     : fail(err, IPCC_REFUSED, "%s is not empty and no broker's directory; name a new or an empty one", dir);
 }
 
 /* The lock file says who holds it, for the message. */
@@ -74,9 +98,11 @@ int directory_init(struct directory *directory, const struct config *config, str
 		return fail_errno(err, errno, "cannot make %s", config->dir);
 	int rc = rendezvous_open(config->dir, &self, 1, &made.fd, err);
 	if (rc == IPCC_OK)
-		rc = set_mode(made.fd, config, err);
+		rc = check_ours(made.fd, config->dir, err);
 	if (rc == IPCC_OK)
 		rc = lock_directory(made.fd, config->dir, &made.lock_fd, err);
+	if (rc == IPCC_OK)
+		rc = set_mode(made.fd, config, err);
 	if (rc == IPCC_OK)
 		rc = rendezvous_listen(made.fd, config->dir, modes[config->open].socket, &made.listen_fd, err);
 	if (rc == IPCC_OK)

@@ -47,6 +47,8 @@ void draft_cancel(struct conn *conn)
 {
 	struct draft *draft = conn->draft;
 	conn->draft = NULL;
+	if (conn->server->drafting == conn)
+		conn->server->drafting = NULL;
 	TAILQ_REMOVE(&conn->server->drafts, conn, draft_link);
 	draft_unmap(draft);
 	checksum_free(draft->checksum);
@@ -216,9 +218,27 @@ static void draft_finish(struct conn *conn, int rc, const struct ipcc_error *err
 	conn_update(conn);
 }
 
+/* The one under way, else the first of another uid than the last one's, else the first. */
+static struct conn *draft_whose_turn(struct server *server)
+{
+	struct conn *conn = server->drafting;
+	if (conn != NULL)
+		return conn;
+	TAILQ_FOREACH(conn, &server->drafts, draft_link)
+		if (conn->peer.uid != server->drafted_uid)
+			break;
+	if (conn == NULL)
+		conn = TAILQ_FIRST(&server->drafts);
+	if (conn != NULL) {
+		server->drafting = conn;
+		server->drafted_uid = conn->peer.uid;
+	}
+	return conn;
+}
+
 void draft_step(struct server *server)
 {
-	struct conn *conn = TAILQ_FIRST(&server->drafts);
+	struct conn *conn = draft_whose_turn(server);
 	struct ipcc_error err = {0};
 	int rc = IPCC_OK;
 	if (conn == NULL)

@@ -2,7 +2,8 @@
  * A draft manifest on its way to becoming a model's: copied out of the publisher's memfd, validated, compared with the
  * claim, stamped and sealed, all in slices of about a millisecond per turn of the loop.
  *
- * One draft at a time is worked on, in the order of arrival, so that at most one is in memory.
+ * One draft at a time is worked on, so that at most one is in memory; then one of another uid if any waits, so that no
+ * user's drafts keep another's waiting for more than one.
  */
 #ifndef IPCC_BROKER_DRAFT_H
 #define IPCC_BROKER_DRAFT_H

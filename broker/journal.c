@@ -81,6 +81,10 @@ static void journal_rewrite(struct journal *journal)
 
 int journal_append(struct journal *journal, struct journal_record record, struct ipcc_error *err)
 {
+	/* Before the record, not after: callers write it and then change the state of which the snapshot is taken. Repeated
+	 * by the record, the snapshot's entry is the same; the other way round it would contradict it. */
+	if (!journal->rewriting && journal->records >= journal->rewrite_at)
+		journal_rewrite(journal);
 	record.checksum = le64_make(record_checksum(&record));
 	int rc = fd_write_exact(journal->fd, &record, sizeof(record), journal->records * sizeof(record));
 	if (rc < 0) {
@@ -88,8 +92,6 @@ int journal_append(struct journal *journal, struct journal_record record, struct
 		return fail_errno(err, -rc, "the broker cannot write its journal");
 	}
 	journal->records++;
-	if (!journal->rewriting && journal->records >= journal->rewrite_at)
-		journal_rewrite(journal);
 	return IPCC_OK;
 }
 

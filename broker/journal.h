@@ -16,11 +16,11 @@
 #include <sys/types.h>
 
 enum journal_kind {
-	JOURNAL_READY = 1,     /* model, generation */
+	JOURNAL_READY = 1,     /* model, generation; conn: its publisher's, so that COMMIT can be repeated */
 	JOURNAL_DRAINING = 2,  /* model */
 	JOURNAL_DROPPED = 3,   /* model: its fds are closed; owner, segments and bytes stay charged */
 	JOURNAL_GONE = 4,      /* model */
-	JOURNAL_LEASE = 5,     /* conn, model, since_ns */
+	JOURNAL_LEASE = 5,     /* conn, model, since_ns; request: so that ATTACH can be repeated */
 	JOURNAL_LEASE_END = 6, /* conn */
 };
 
@@ -31,7 +31,7 @@ struct journal_record {
 	le64 conn;
 	le64 value; /* generation, since_ns or bytes, by kind */
 	le32 segments;
-	le32 reserved;
+	le32 request;
 	le64 checksum; /* XXH3-64 of what stands before it */
 };
 _Static_assert(sizeof(struct journal_record) == 48, "journal_record outlives the process that wrote it");

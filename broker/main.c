@@ -6,6 +6,7 @@
 #include "broker/directory.h"
 #include "broker/link/rendezvous.h"
 #include "broker/protocol.h"
+#include "broker/sandbox.h"
 #include "broker/server.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -16,7 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *argp_program_version = "ipc-cached " IPCC_VERSION;
+/* argp looks it up by name. */
+__attribute__((visibility("default"))) const char *argp_program_version = "ipc-cached " IPCC_VERSION;
 
 struct arguments {
 	const char *dir;
@@ -66,7 +68,7 @@ __attribute__((format(printf, 1, 2))) static void log_line(const char *format, .
 static int complain(const struct ipcc_error *err)
 {
 	log_line("%s", err->message);
-	return err->code <= IPCC_NO_BROKER ? err->code : IPCC_REFUSED;
+	return exit_status(err->code);
 }
 
 static int serve(const struct config *config)
@@ -78,12 +80,17 @@ static int serve(const struct config *config)
 	if (rc != IPCC_OK)
 		return complain(&err);
 	rc = server_init(&server, config, fd_take(&directory.listen_fd), log_line, &err);
+	/* Without it everything works as well; it is one more wall. */
+	if (rc == IPCC_OK && sandbox_enter(&err) != IPCC_OK)
+		log_line("%s; going on without it", err.message);
 	if (rc == IPCC_OK) {
 		log_line("%s ready: %s/%s", IPCC_VERSION, config->dir, PROTOCOL_SOCKET_NAME);
 		rc = server_run(&server, &err);
+		directory_fini(&directory);
 		server_fini(&server);
+	} else {
+		directory_fini(&directory);
 	}
-	directory_fini(&directory);
 	if (rc != IPCC_OK)
 		return complain(&err);
 	log_line("ended");
@@ -95,6 +102,8 @@ int main(int argc, char **argv)
 	struct arguments arguments = {0};
 	struct ipcc_error err = {0};
 	static struct config config;
+	if (fd_guard_standard() < 0)
+		return IPCC_FAILED;
 	argp_err_exit_status = IPCC_USAGE;
 	error_t failed = argp_parse(&parser, argc, argv, 0, NULL, &arguments);
 	if (failed != 0) {
@@ -108,7 +117,12 @@ int main(int argc, char **argv)
 		fail(&err, IPCC_USAGE, "--dir is longer than %zu bytes", sizeof(config.dir) - 1);
 		return complain(&err);
 	}
-	if (config.dir[0] == '\0')
+	if (config.dir[0] == '\0') {
+		char clients[PATH_MAX];
 		rendezvous_broker_dir(config.dir);
+		rendezvous_client_dir(clients);
+		if (strcmp(clients, config.dir) != 0)
+			log_line("clients look into %s; for this broker set IPC_CACHE_DIR=%s", clients, config.dir);
+	}
 	return serve(&config);
 }

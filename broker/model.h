@@ -33,11 +33,11 @@ struct model {
 	uint64_t generation; /* 0 while loading */
 	uint64_t created_ns; /* CLOCK_REALTIME of claim, then of the manifest's stamp */
 	uint32_t state;	     /* enum ipcc_model_state */
-	bool replace;
 	bool dropped;
 
 	struct account *account; /* the owner; charged */
 	pid_t publisher_pid;
+	uint64_t publisher_conn; /* number of the connection that published it */
 	uint32_t visibility;
 	gid_t visible_gid;
 	char *name;

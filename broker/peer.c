@@ -1,6 +1,7 @@
 /* SO_PEERCRED and SO_PEERGROUPS; see peer.h. */
 #include "broker/peer.h"
 
+#include "broker/link/identity.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
@@ -8,27 +9,31 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-/* What the kernel shows for a uid that has no mapping in our user namespace (/proc/sys/kernel/overflowuid). */
-#define OVERFLOW_UID 65534
 /* The kernel's NGROUPS_MAX. */
 #define MAX_GROUPS 65536
 
-int peer_read(int socket, struct peer *peer, struct ipcc_error *err)
+int peer_read(int socket, bool overflow_is_real, struct peer *peer, struct ipcc_error *err)
 {
 	struct ucred credentials;
 	socklen_t length = sizeof(credentials);
 	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
 		return fail_errno(err, errno, "cannot read the peer's credentials");
-	/* A real process of uid 65534 has a pid; a process of a user namespace that maps nobody here has neither. */
-	if (credentials.uid == OVERFLOW_UID && credentials.pid == 0)
+	*peer = (struct peer){.uid = credentials.uid,
+			      .gid = credentials.gid,
+			      .pid = credentials.pid,
+			      .overflow_is_real = overflow_is_real};
+	/* Even where 65534 is a real user: its processes have a pid, those of an unmapped namespace have none. */
+	if (credentials.uid == IDENTITY_OVERFLOW && (!overflow_is_real || credentials.pid == 0))
 		return fail(err, IPCC_REFUSED,
-			    "your user namespace gives you no identity here (uid 65534, pid 0); map your uid into it");
-	*peer = (struct peer){.uid = credentials.uid, .gid = credentials.gid, .pid = credentials.pid};
+			    "no user namespace gives you an identity here (uid 65534, pid %d); map your uid into the broker's",
+			    credentials.pid);
 	return IPCC_OK;
 }
 
 bool peer_in_group(int socket, const struct peer *peer, gid_t gid)
 {
+	if (gid == IDENTITY_OVERFLOW && !peer->overflow_is_real)
+		return false;
 	if (peer->gid == gid)
 		return true;
 	gid_t few[64];

@@ -11,10 +11,12 @@ struct peer {
 	uid_t uid;
 	gid_t gid;
 	pid_t pid; /* only ever shown: 0 when the peer lives in a pid namespace that we cannot see into */
+	bool overflow_is_real; /* 65534 names one user and one group here, see identity.h */
 };
 
-/* Reads SO_PEERCRED. IPCC_REFUSED for a peer without an identity here (unmapped user namespace). */
-int peer_read(int socket, struct peer *peer, struct ipcc_error *err);
+/* Reads SO_PEERCRED. IPCC_REFUSED for a peer without an identity here (unmapped user namespace); *peer is filled even
+ * then, to be shown. */
+int peer_read(int socket, bool overflow_is_real, struct peer *peer, struct ipcc_error *err);
 
 /* Is `gid` the peer's group or one of its supplementary ones (SO_PEERGROUPS)? False when it cannot be told. */
 bool peer_in_group(int socket, const struct peer *peer, gid_t gid);

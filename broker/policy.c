@@ -30,7 +30,7 @@ int policy_connect(const struct policy *policy, struct asker asker, struct ipcc_
 	    listed(&config->evict, asker))
 		return IPCC_OK;
 	return fail(err, IPCC_REFUSED,
-		    "this broker does not serve uid %u; list it under attach or publish in [access] of its configuration",
+		    "this broker does not serve uid %u; list it under attach, publish or evict in [access] of its configuration",
 		    asker.peer->uid);
 }
 

@@ -94,11 +94,11 @@ static int search_ready(const struct registry *registry, const struct search *s,
 	return IPCC_OK;
 }
 
-static struct model *search_loading(const struct registry *registry, const struct search *s)
+static struct model *search_state_match(const struct registry *registry, const struct search *s, uint32_t state)
 {
 	struct model *model;
 	TAILQ_FOREACH(model, &registry->models, link)
-		if (model->state == IPCC_MODEL_LOADING && matches(s->want, model) && search_rank(s, model) >= 0)
+		if (model->state == state && matches(s->want, model) && search_rank(s, model) >= 0)
 			return model;
 	return NULL;
 }
@@ -127,6 +127,8 @@ static int search_mismatch(const struct registry *registry, const struct search 
 	}
 	if (nearest == NULL)
 		return IPCC_NOT_FOUND;
+	if (err == NULL)
+		return IPCC_MISMATCH;
 	struct key_difference first = {0};
 	key_differences(&s->want->key, &nearest->key, s->want->exact, &first);
 	const char *expected = first.expected == NULL ? "(none)" : first.expected;
@@ -143,6 +145,8 @@ static int search_failed(const struct registry *registry, const struct search *s
 	size_t length = 0;
 	uint32_t more = 0;
 	const struct model *model;
+	if (err == NULL)
+		return IPCC_NOT_FOUND;
 	TAILQ_FOREACH(model, &registry->models, link) {
 		if (!search_state(s, model) || search_rank(s, model) < 0)
 			continue;
@@ -171,12 +175,20 @@ static int search_run(const struct registry *registry, const struct search *s, s
 	int rc = search_ready(registry, s, found, err);
 	if (rc != IPCC_NOT_FOUND)
 		return rc;
-	struct model *loading = search_loading(registry, s);
+	struct model *loading = search_state_match(registry, s, IPCC_MODEL_LOADING);
 	if (loading != NULL) {
 		char label[MODEL_LABEL_BYTES];
 		*found = loading;
+		if (err == NULL)
+			return IPCC_BUSY;
 		return fail(err, IPCC_BUSY, "%s is still being loaded by process %d; wait for it", model_label(loading, label),
 			    loading->publisher_pid);
+	}
+	const struct model *draining = search_state_match(registry, s, IPCC_MODEL_DRAINING);
+	if (draining != NULL && err != NULL) {
+		char label[MODEL_LABEL_BYTES];
+		return fail(err, IPCC_NOT_FOUND, "%s is evicted and takes no new attach; it goes with its last lease (%u left). Load it again",
+			    model_label(draining, label), draining->lease_count);
 	}
 	rc = search_mismatch(registry, s, err);
 	return rc != IPCC_NOT_FOUND ? rc : search_failed(registry, s, err);

@@ -5,16 +5,6 @@
 #include "broker/request.h"
 #include "manifest/fail.h"
 
-#include <sys/ioctl.h>
-#include <linux/sockios.h>
-
-/* Bytes that we sent and the peer has not read. */
-static int unread(const struct conn *conn)
-{
-	int bytes = 0;
-	return ioctl(conn->fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
-}
-
 static int attach_found(struct conn *conn, struct request *request, struct model *model, struct message *reply,
 			struct ipcc_error *err)
 {
@@ -42,14 +32,19 @@ static int attach_select(struct conn *conn, struct request *request, const struc
 			 struct message *reply, struct ipcc_error *err)
 {
 	struct server *server = conn->server;
+	struct asker asker = conn_asker(conn);
 	struct model *model = NULL;
-	int rc = registry_select(&server->registry, &server->policy, conn_asker(conn), want, &model, err);
+	if (want->wait_ms > 0 && !request->expired) {
+		/* Without a message, which nobody reads yet: thousands may wait, and be tried again at every change. */
+		int found = registry_select(&server->registry, &server->policy, asker, want, &model, NULL);
+		if (found == IPCC_BUSY || found == IPCC_NOT_FOUND || found == IPCC_MISMATCH)
+			return conn_park(conn, request, want->wait_ms, model == NULL ? 0 : model->id, err);
+	}
+	int rc = registry_select(&server->registry, &server->policy, asker, want, &model, err);
 	if (rc == IPCC_OK)
 		return attach_found(conn, request, model, reply, err);
 	if (want->wait_ms == 0 || (rc != IPCC_BUSY && rc != IPCC_NOT_FOUND && rc != IPCC_MISMATCH))
 		return rc;
-	if (!request->expired && conn_park(conn, request, want->wait_ms, model == NULL ? 0 : model->id))
-		return REQUEST_LATER;
 	/* A mismatch stays what it is; for the rest it was the time that ran out. */
 	if (rc != IPCC_MISMATCH && err != NULL)
 		err->code = IPCC_TIMEOUT;
@@ -64,7 +59,7 @@ int handle_attach(struct conn *conn, struct request *request, struct message *re
 		return rc;
 	if (!cursor_finished(&request->body))
 		rc = fail(err, IPCC_PROTOCOL, "ATTACH: its lengths do not add up");
-	else if (conn->sent_fds && unread(conn) > 0)
+	else if (conn->read_by_ms != UINT64_MAX && conn_unread(conn) > 0)
 		rc = fail(err, IPCC_PROTOCOL, "ATTACH before the reply to the last one was read");
 	else if (conn->lease != NULL && (conn->lease_request != request->id || conn->lease->dropped))
 		rc = fail(err, IPCC_REFUSED, "this connection holds a lease already; detach, or open a second one");

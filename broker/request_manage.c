@@ -10,7 +10,8 @@ int handle_hello(struct conn *conn, struct request *request, struct message *rep
 {
 	struct hello_request hello;
 	cursor_copy(&request->body, &hello, sizeof(hello));
-	if (!cursor_finished(&request->body) || memcmp(hello.magic, PROTOCOL_MAGIC, sizeof(hello.magic)) != 0)
+	if (!cursor_finished(&request->body) || memcmp(hello.magic, PROTOCOL_MAGIC, sizeof(hello.magic)) != 0 ||
+	    le32_get(hello.reserved) != 0)
 		return fail(err, IPCC_PROTOCOL, "HELLO: this is no ipc-cache client");
 	if (le16_get(hello.major) != PROTOCOL_MAJOR)
 		return fail(err, IPCC_PROTOCOL,
@@ -167,8 +168,8 @@ static int evict_wait(struct conn *conn, struct request *request, const struct m
 		      struct ipcc_error *err)
 {
 	char label[MODEL_LABEL_BYTES];
-	if (!request->expired && conn_park(conn, request, wait_ms, model->id))
-		return REQUEST_LATER;
+	if (!request->expired)
+		return conn_park(conn, request, wait_ms, model->id, err);
 	return fail(err, IPCC_TIMEOUT, "%s still has %u leases after %u ms; it goes with the last one",
 		    model_label(model, label), model->lease_count, wait_ms);
 }

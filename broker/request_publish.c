@@ -73,8 +73,8 @@ static int begin_conflict(struct conn *conn, struct request *request, const stru
 	char label[MODEL_LABEL_BYTES];
 	struct model *other = registry_find(registry, conn->peer.uid, &begin->key, IPCC_MODEL_LOADING);
 	if (other != NULL) {
-		if (begin->wait_ms > 0 && !request->expired && conn_park(conn, request, begin->wait_ms, other->id))
-			return REQUEST_LATER;
+		if (begin->wait_ms > 0 && !request->expired)
+			return conn_park(conn, request, begin->wait_ms, other->id, err);
 		return fail(err, IPCC_BUSY, "%s is being published by process %d; wait for it with --wait",
 			    model_label(other, label), other->publisher_pid);
 	}
@@ -117,9 +117,9 @@ static int begin_claim(struct conn *conn, struct begin *begin, struct ipcc_error
 	model->id = ++server->registry.last_id;
 	model->created_ns = now_realtime_ns();
 	model->state = IPCC_MODEL_LOADING;
-	model->replace = (begin->flags & BEGIN_REPLACE) != 0;
 	model->account = account;
 	model->publisher_pid = conn->peer.pid;
+	model->publisher_conn = conn->number;
 	model->visibility = begin->visibility;
 	model->visible_gid = begin->visible_gid;
 	model->publisher = conn;

@@ -8,6 +8,7 @@
 
 #include "broker/conn.h"
 #include "broker/draft.h"
+#include "broker/link/identity.h"
 #include "broker/reaper.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -30,6 +31,8 @@
 /* So many events, and so many new connections, before everything else gets its turn. */
 #define EVENTS_PER_TURN 64
 #define ACCEPTS_PER_TURN 16
+#define RETRIES_PER_TURN 16
+#define LISTEN_PAUSE_MS	 100
 /* Below this not even one full message of fds could be received beside a few models. */
 #define MIN_FDS 512
 
@@ -92,6 +95,7 @@ int server_journal_model(struct journal *journal, const struct model *model, enu
 		.kind = le32_make(kind),
 		.owner_uid = le32_make(model->account->uid),
 		.model = le64_make(model->id),
+		.conn = le64_make(model->publisher_conn),
 		.value = le64_make(kind == JOURNAL_READY ? model->generation : model->bytes),
 		.segments = le32_make(model->segment_count),
 	};
@@ -105,6 +109,7 @@ int server_journal_lease(struct journal *journal, const struct conn *conn, struc
 		.model = le64_make(conn->lease->id),
 		.conn = le64_make(conn->number),
 		.value = le64_make(conn->lease_since_ns),
+		.request = le32_make(conn->lease_request),
 	};
 	return journal_append(journal, record, err);
 }
@@ -127,7 +132,7 @@ static int open_fds(struct server *server, struct ipcc_error *err)
 		return fail_errno(err, errno, "cannot block signals");
 	server->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 	server->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	server->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	server->spare_fd = fcntl(server->epoll_fd, F_DUPFD_CLOEXEC, 0);
 	if (server->signal_fd < 0 || server->epoll_fd < 0 || server->spare_fd < 0)
 		return fail_errno(err, errno, "cannot open the broker's own file descriptors");
 	if (getrandom(server->instance, sizeof(server->instance), 0) != sizeof(server->instance))
@@ -153,11 +158,13 @@ int server_init(struct server *server, const struct config *config, int listen_f
 		.config = config,
 		.policy = {.config = config, .self = geteuid()},
 		.started_ns = now_ms() * 1000000,
+		.overflow_is_real = identity_maps_everybody(),
 		.epoll_fd = -1,
 		.listen_fd = listen_fd,
 		.signal_fd = -1,
 		.spare_fd = -1,
 		.next_deadline_ms = UINT64_MAX,
+		.listen_again_ms = UINT64_MAX,
 		.log = log,
 	};
 	TAILQ_INIT(&server->registry.models);
@@ -174,6 +181,13 @@ int server_init(struct server *server, const struct config *config, int listen_f
 	return rc;
 }
 
+static void listen_again(struct server *server, bool again)
+{
+	struct epoll_event event = {.events = again ? EPOLLIN : 0, .data.ptr = &server->listen_fd};
+	epoll_ctl(server->epoll_fd, EPOLL_CTL_MOD, server->listen_fd, &event);
+	server->listen_again_ms = UINT64_MAX;
+}
+
 /* With no fd left, accept fails and the connection would wait, and wake us, for ever: turn it away with the spare. */
 static void turn_away(struct server *server)
 {
@@ -181,6 +195,11 @@ static void turn_away(struct server *server)
 	struct message message;
 	fd_close(&server->spare_fd);
 	int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+	if (fd < 0 && errno == ENFILE) { /* the whole machine's table is full: asking again at once would only spin */
+		listen_again(server, false);
+		server->listen_again_ms = now_ms() + LISTEN_PAUSE_MS;
+		server_note_deadline(server, server->listen_again_ms);
+	}
 	if (fd >= 0) {
 		fail(&err, IPCC_REFUSED, "the broker is out of file descriptors; raise its LimitNOFILE");
 		message_error(&message, MESSAGE_GOODBYE, 0, &err);
@@ -188,7 +207,7 @@ static void turn_away(struct server *server)
 		fd_close(&fd);
 		server->counters.refused++;
 	}
-	server->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	server->spare_fd = fcntl(server->epoll_fd, F_DUPFD_CLOEXEC, 0);
 }
 
 static void accept_some(struct server *server)
@@ -229,6 +248,9 @@ static void expire(struct server *server)
 	if (now < server->next_deadline_ms)
 		return;
 	server->next_deadline_ms = UINT64_MAX;
+	if (server->listen_again_ms <= now)
+		listen_again(server, true);
+	server_note_deadline(server, server->listen_again_ms);
 	TAILQ_FOREACH(conn, &server->conns, link) {
 		if (!conn->dead && conn->deadline_ms <= now)
 			conn_expired(conn);
@@ -237,19 +259,26 @@ static void expire(struct server *server)
 	}
 }
 
+/* A few per turn, however many wait. What changes the registry meanwhile starts another pass after this one. */
 static void retry_parked(struct server *server)
 {
-	struct conn *conn;
-	/* A retried request may change the registry again: those that wait get another turn. */
-	server->registry_changed = false;
-	TAILQ_FOREACH(conn, &server->conns, link)
-		if (conn->parked.bytes != NULL)
-			conn_retry(conn, false);
+	if (server->retry_next == NULL && server->registry_changed) {
+		server->registry_changed = false;
+		server->retry_next = TAILQ_FIRST(&server->conns);
+	}
+	for (unsigned left = RETRIES_PER_TURN; server->retry_next != NULL && left > 0;) {
+		struct conn *conn = server->retry_next;
+		server->retry_next = TAILQ_NEXT(conn, link);
+		if (conn->parked.bytes == NULL)
+			continue;
+		conn_retry(conn, false);
+		left--;
+	}
 }
 
 static int wait_ms(const struct server *server)
 {
-	if (!TAILQ_EMPTY(&server->drafts) || server->registry_changed)
+	if (!TAILQ_EMPTY(&server->drafts) || server->registry_changed || server->retry_next != NULL)
 		return 0;
 	if (server->next_deadline_ms == UINT64_MAX)
 		return -1;
@@ -265,6 +294,8 @@ static void free_dead(struct server *server)
 	struct conn *conn;
 	while ((conn = TAILQ_FIRST(&server->dead)) != NULL) {
 		TAILQ_REMOVE(&server->dead, conn, dead_link);
+		if (server->retry_next == conn)
+			server->retry_next = TAILQ_NEXT(conn, link);
 		TAILQ_REMOVE(&server->conns, conn, link);
 		conn_free(conn);
 	}
@@ -281,8 +312,7 @@ int server_run(struct server *server, struct ipcc_error *err)
 			handle_event(server, &events[i]);
 		draft_step(server);
 		expire(server);
-		if (server->registry_changed)
-			retry_parked(server);
+		retry_parked(server);
 		free_dead(server);
 	}
 	return IPCC_OK;
@@ -363,6 +393,7 @@ void server_fini(struct server *server)
 {
 	struct model *model;
 	struct conn *conn;
+	fd_close(&server->listen_fd); /* first: freeing the memory may take a while, and nobody should wait for that */
 	TAILQ_FOREACH(conn, &server->conns, link)
 		conn_close(conn);
 	free_dead(server);
@@ -371,7 +402,6 @@ void server_fini(struct server *server)
 	reaper_stop();
 	journal_free(server->journal);
 	accounts_fini(&server->accounts);
-	fd_close(&server->listen_fd);
 	fd_close(&server->signal_fd);
 	fd_close(&server->epoll_fd);
 	fd_close(&server->spare_fd);

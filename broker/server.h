@@ -42,12 +42,20 @@ struct server {
 
 	uint64_t next_deadline_ms; /* the earliest that a connection may have; UINT64_MAX: none */
 	bool registry_changed;	   /* parked requests are to be tried again */
+	struct conn *retry_next;   /* where the present pass over them goes on; NULL: none is under way */
+	uint64_t listen_again_ms;  /* accepting pauses until then; UINT64_MAX: it does not */
 	bool stopping;
+	bool overflow_is_real; /* identity.h: found out at the start, when /proc can still be read */
 	bool fds_refused; /* the kernel refuses fds on connections that have no claim */
 
 	TAILQ_HEAD(, conn) conns;  /* the dead ones too, so that closing one while walking over them is safe */
 	TAILQ_HEAD(, conn) dead;   /* freed at the end of the turn, when no event can name them */
-	TAILQ_HEAD(, conn) drafts; /* the first one is being copied and validated */
+	TAILQ_HEAD(, conn) drafts; /* in the order of arrival */
+	struct conn *drafting;	   /* whose draft is being copied and validated, or NULL */
+	uid_t drafted_uid;	   /* whose it was last: others come first */
+
+	uint64_t refusals_logged_ms; /* when the last refused connection was logged */
+	uint64_t refusals_unlogged;  /* since then: anybody could fill the log otherwise, and block us on a full pipe */
 
 	/* Where events worth a line go; set by main. */
 	void (*log)(const char *format, ...) __attribute__((format(printf, 1, 2)));

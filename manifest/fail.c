@@ -120,3 +120,21 @@ int fail_within(struct ipcc_error *err, const char *format, ...)
 	store_text(err->message, sizeof(err->message), joined);
 	return err->code;
 }
+
+int exit_status(int code)
+{
+	switch (code) {
+	case IPCC_BUSY:
+	case IPCC_EXISTS:
+	case IPCC_UNKNOWN:
+		return IPCC_REFUSED;
+	case IPCC_PROTOCOL:
+		return IPCC_INVALID;
+	case IPCC_TIMEOUT:
+	case IPCC_CANCELED:
+	case IPCC_NO_MEMORY:
+		return IPCC_FAILED;
+	default:
+		return code >= IPCC_OK && code <= IPCC_NO_BROKER ? code : IPCC_FAILED;
+	}
+}

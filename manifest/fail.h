@@ -15,6 +15,9 @@ int fail_errno(struct ipcc_error *err, int sys_errno, const char *format, ...) _
 int fail_mismatch(struct ipcc_error *err, const char *field, const char *expected, const char *got, const char *format,
 		  ...) __attribute__((format(printf, 5, 6)));
 
+/* A code as the exit status of a program: itself up to IPCC_NO_BROKER, the nearest of those for the others. */
+int exit_status(int code);
+
 /* Put "prefix: " before the message that `err` holds already; returns its code. */
 int fail_within(struct ipcc_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -58,6 +58,14 @@ int fd_read_exact(int fd, void *to, size_t bytes, uint64_t offset)
 	return 0;
 }
 
+int fd_guard_standard(void)
+{
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+			return -errno;
+	return 0;
+}
+
 int fd_write_exact(int fd, const void *from, size_t bytes, uint64_t offset)
 {
 	const char *at = from;
@@ -84,21 +92,24 @@ static bool exceeds_memory(uint64_t bytes)
 	return sysinfo(&info) == 0 && bytes / info.mem_unit > (uint64_t)info.totalram + info.totalswap;
 }
 
+#define ALLOCATE_BYTES ((uint64_t)64 << 20)
+
 /* fallocate rather than ftruncate: a reader's fault in a hole of a sealed memfd would allocate a page. */
 static int allocate_pages(int fd, uint64_t bytes)
 {
-	int result;
-
 	if (bytes > INT64_MAX)
 		return -EFBIG;
 	if (exceeds_memory(bytes))
 		return -ENOMEM;
-	if (bytes == 0)
-		return 0;
-	do
-		result = fallocate(fd, 0, 0, (off_t)bytes);
-	while (result < 0 && errno == EINTR);
-	return result < 0 ? -errno : 0;
+	/* In parts: a signal makes the kernel give back all that the call had allocated. */
+	for (uint64_t done = 0; done < bytes;) {
+		uint64_t part = bytes - done < ALLOCATE_BYTES ? bytes - done : ALLOCATE_BYTES;
+		if (fallocate(fd, 0, (off_t)done, (off_t)part) == 0)
+			done += part;
+		else if (errno != EINTR)
+			return -errno;
+	}
+	return 0;
 }
 
 int memfd_new(const char *name, uint64_t bytes)

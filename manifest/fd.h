@@ -12,6 +12,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* Opens /dev/null in the place of a standard stream that is closed: a socket or manifest that got its number would receive
+ * what is printed. What is put there can be neither read nor written, so that using the stream still fails. 0 or a negative
+ * errno. */
+int fd_guard_standard(void);
+
 /* Closes *fd unless it is negative, and leaves -1 there; errno is kept. */
 void fd_close(int *fd);
 
@@ -44,7 +49,7 @@ int memfd_new(const char *name, uint64_t bytes);
  * shared mapping made through a writable fd, or a pinned page, is left. */
 int memfd_seal(int fd);
 
-/* What every received memfd must be before anybody maps or reads it. */
+/* Size and identity of a received memfd. */
 struct memfd_facts {
 	uint64_t bytes;
 	dev_t device;

@@ -52,8 +52,12 @@ uint64_t hash_name(const void *bytes, size_t length, uint64_t seed)
 
 void hash_text(const struct hash128 *hash, char text[HASH_TEXT_BYTES])
 {
-	for (size_t i = 0; i < HASH_BYTES; i++)
-		snprintf(text + 2 * i, 3, "%02x", hash->bytes[i]);
+	static const char digits[] = "0123456789abcdef";
+	for (size_t i = 0; i < HASH_BYTES; i++) {
+		text[2 * i] = digits[hash->bytes[i] >> 4];
+		text[2 * i + 1] = digits[hash->bytes[i] & 15];
+	}
+	text[2 * HASH_BYTES] = '\0';
 }
 
 static size_t block_bytes(uint64_t bytes, uint64_t index)
@@ -72,6 +76,7 @@ struct hash_job {
 	int fd;
 	uint64_t bytes;
 	struct hash128 *blocks;
+	const atomic_bool *cancel;
 	atomic_uint_fast64_t next;
 	atomic_int error; /* the first negative errno */
 };
@@ -104,7 +109,8 @@ static void *hash_reads(void *argument)
 	}
 	while (atomic_load(&job->error) == 0 && (i = atomic_fetch_add(&job->next, 1)) < count) {
 		size_t length = block_bytes(job->bytes, i);
-		int result = fd_read_exact(job->fd, buffer, length, i * HASH_BLOCK_BYTES);
+		bool canceled = job->cancel != NULL && atomic_load(job->cancel);
+		int result = canceled ? -ECANCELED : fd_read_exact(job->fd, buffer, length, i * HASH_BLOCK_BYTES);
 		if (result < 0)
 			fail_job(job, result);
 		else
@@ -149,14 +155,14 @@ struct hash128 hash_range(const void *base, uint64_t bytes, struct hash128 *bloc
 	return hash_bytes(blocks, count * HASH_BYTES);
 }
 
-int hash_file(int fd, uint64_t bytes, unsigned threads, struct hash128 *content)
+int hash_file(int fd, uint64_t bytes, unsigned threads, const atomic_bool *cancel, struct hash128 *content)
 {
 	uint64_t count = hash_block_count(bytes);
 	cleanup_free struct hash128 *blocks = malloc(count == 0 ? 1 : count * HASH_BYTES);
 	if (blocks == NULL)
 		return -ENOMEM;
 
-	struct hash_job job = {.fd = fd, .bytes = bytes, .blocks = blocks};
+	struct hash_job job = {.fd = fd, .bytes = bytes, .blocks = blocks, .cancel = cancel};
 	if (count > 0)
 		run_workers(hash_reads, &job, usable_threads(threads, HASH_MAX_FILE_THREADS, count));
 	int error = atomic_load(&job.error);

@@ -11,6 +11,8 @@
 
 #include "manifest/error.h"
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,9 +42,9 @@ struct hash128 hash_block(const void *base, uint64_t bytes, uint64_t index);
  * blocks[hash_block_count(bytes)] and returns the hash over them. */
 struct hash128 hash_range(const void *base, uint64_t bytes, struct hash128 *blocks, unsigned threads);
 
-/* The content hash of an open file of `bytes` bytes, read with pread by up to `threads` threads.
- * 0 or a negative errno; -ENODATA when the file is shorter. */
-int hash_file(int fd, uint64_t bytes, unsigned threads, struct hash128 *content);
+/* The content hash of an open file of `bytes` bytes, read with pread by up to `threads` threads. `cancel` (or NULL) is
+ * looked at before each block. 0 or a negative errno; -ENODATA when the file is shorter, -ECANCELED. */
+int hash_file(int fd, uint64_t bytes, unsigned threads, const atomic_bool *cancel, struct hash128 *content);
 
 /* A running XXH3, for hashing in slices: the manifest's checksum, and the hash over a segment's block hashes. */
 struct checksum;

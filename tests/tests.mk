@@ -3,7 +3,7 @@
 #   make test-unit       Criterion, one binary over all parts
 #   make test-system     pytest: real processes, real second users, a real kernel (root); builds the rest that it needs
 #   make test-fuzz       libFuzzer over parser and validator for FUZZ_SECONDS (clang)
-#   make coverage        line coverage of the unit tests (gcovr), the validator's first
+#   make coverage        line coverage by unit and system tests (gcovr), the validator's first
 
 VENV := .venv-test
 FAKE := $(BUILD)/tests/fake/libcuda.so.1
@@ -15,13 +15,13 @@ parts_objects := $(call objects,$(filter-out broker/main.c,$(broker_src)) $(link
 $(BUILD)/tests/unit: $(call objects,$(unit_src)) $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lcriterion -lxxhash -ljansson -linih
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lcriterion -lxxhash -ljansson -linih -lseccomp
 
 # Programs with a main of their own: what Criterion is in the way of.
 $(BUILD)/tests/%: $(BUILD)/obj/tests/tsan/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -linih
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -linih -lseccomp
 $(BUILD)/tests/gpu/conformance: $(call objects,tests/gpu/conformance.c tests/gpu/raw.c)
 $(BUILD)/tests/gpu/actor: $(call objects,tests/gpu/actor.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
 	$(device_src) $(manifest_src))
@@ -77,7 +77,7 @@ test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(FAKE) $(gpu_programs)
 
 .PHONY: coverage
 coverage:
-	$(Q)$(MAKE) --no-print-directory BUILD=build/coverage COVERAGE=1 CFLAGS='-O0 -g' test-unit
+	$(Q)$(MAKE) --no-print-directory BUILD=build/coverage COVERAGE=1 CFLAGS='-O0 -g' test
 	$(Q)gcovr --root . --object-directory build/coverage --print-summary --filter 'manifest/validate.*\.c'
 	$(Q)gcovr --root . --object-directory build/coverage --print-summary --exclude 'tests/.*'
 
@@ -95,4 +95,4 @@ fuzzers: $(BUILD)/tests/fuzz-manifest $(BUILD)/tests/fuzz-safetensors
 $(BUILD)/tests/fuzz-%: $(BUILD)/obj/tests/fuzz/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -fsanitize=fuzzer -o $@ $^ -lxxhash -ljansson -linih
+	$(Q)$(CC) $(all_LDFLAGS) -fsanitize=fuzzer -o $@ $^ -lxxhash -ljansson -linih -lseccomp

@@ -17,10 +17,10 @@ static const char *why_directory(const struct common *common)
 {
 	const char *variable = getenv("IPC_CACHE_DIR");
 	if (common->dir != NULL)
-		return "given with --dir";
+		return "named with --dir";
 	if (variable != NULL && variable[0] != '\0')
-		return "from $IPC_CACHE_DIR";
-	return access("/run/ipc-cache", F_OK) == 0 ? "because it exists" : "the default for this user";
+		return "named in $IPC_CACHE_DIR";
+	return access("/run/ipc-cache", F_OK) == 0 ? "used because it exists" : "this user's default";
 }
 
 static char *how_to_start(const struct common *common, const char *dir)
@@ -37,7 +37,9 @@ static void add_failure(struct findings *f, const struct common *common, const c
 		     format_text("%s%s (the directory is %s)", err->message,
 				 left ? "; its socket is left, and the next broker replaces it" : "",
 				 why_directory(common)),
-		     err->code == IPCC_NO_BROKER ? how_to_start(common, dir) : NULL);
+		     err->code == IPCC_NO_BROKER
+			     ? how_to_start(common, dir)
+			     : format_text("ipc-cached(8) says who is admitted; for a broker of your own set IPC_CACHE_DIR"));
 	free(socket);
 }
 

@@ -1,11 +1,13 @@
 /* What the command prints: facts for people, JSON for programs, errors for both. See output.h. */
 #include "tools/output.h"
 
+#include "manifest/fail.h"
+#include "manifest/fd.h"
+
 #include "broker/client/ipc_cache.h"
 #include "manifest/utf8.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -28,11 +30,8 @@ static void close_output(void)
 
 void output_init(void)
 {
-	/* A socket or manifest that got the number of a closed stream would receive what is printed. What takes the place
-	 * cannot be read or written, so that using the stream still fails. */
-	for (int fd = 0; fd <= STDERR_FILENO; fd++)
-		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
-			_exit(IPCC_FAILED);
+	if (fd_guard_standard() < 0)
+		_exit(IPCC_FAILED);
 	signal(SIGPIPE, SIG_IGN);
 	atexit(close_output);
 }
@@ -41,24 +40,6 @@ void output_flush(void)
 {
 	if (fflush(stdout) != 0)
 		exit(IPCC_FAILED);
-}
-
-int exit_status(int code)
-{
-	switch (code) {
-	case IPCC_BUSY:
-	case IPCC_EXISTS:
-	case IPCC_UNKNOWN:
-		return IPCC_REFUSED;
-	case IPCC_PROTOCOL:
-		return IPCC_INVALID;
-	case IPCC_TIMEOUT:
-	case IPCC_CANCELED:
-	case IPCC_NO_MEMORY:
-		return IPCC_FAILED;
-	default:
-		return code >= IPCC_OK && code <= IPCC_NO_BROKER ? code : IPCC_FAILED;
-	}
 }
 
 int report_text(const struct common *common, const struct ipcc_error *err)

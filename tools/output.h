@@ -24,8 +24,6 @@ void output_flush(void);
 int report(const struct common *common, const struct ipcc_error *err);
 /* The same when a document has been printed already: stderr only. */
 int report_text(const struct common *common, const struct ipcc_error *err);
-/* An error code as an exit status. */
-int exit_status(int code);
 
 /* For people: "label   text". An empty label continues the line above. The text is escaped here. */
 void fact(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -2,7 +2,7 @@
 #include "tools/publish.h"
 
 #include "loader/device/device.h"
-#include "manifest/bytes.h"
+#include "manifest/dtype.h"
 #include "tools/output.h"
 
 #include <stdlib.h>
@@ -13,17 +13,6 @@ void publish_key(const struct checkpoint *cp, const char *device, struct ipcc_fi
 	fields[0] = (struct ipcc_field){"device", device};
 	fields[1] = (struct ipcc_field){"layout", "checkpoint"};
 	fields[2] = (struct ipcc_field){"model", cp->root};
-}
-
-/* Row by row, as safetensors are. The strides of a tensor without elements mean nothing; they must only not overflow. */
-static void dense_strides(struct ipcc_tensor *t)
-{
-	uint64_t stride = 1;
-	for (uint32_t i = t->rank; i-- > 0;) {
-		t->strides[i] = stride;
-		if (mul_overflows(stride, t->shape[i], &stride))
-			stride = 0;
-	}
 }
 
 static int publish_tensors(struct ipcc_publish *publish, const struct checkpoint *cp, const struct plan *plan,
@@ -40,7 +29,7 @@ static int publish_tensors(struct ipcc_publish *publish, const struct checkpoint
 					.bytes = place->bytes};
 		/* The plan has refused what exceeds a manifest's rank. */
 		memcpy(t.shape, from->shape, from->rank * sizeof(t.shape[0]));
-		dense_strides(&t);
+		dtype_dense_strides(t.shape, t.rank, t.strides);
 		int rc = ipcc_publish_tensor(publish, &t, err);
 		if (rc != IPCC_OK)
 			return rc;

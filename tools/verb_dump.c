@@ -94,7 +94,7 @@ static int print_manifest(const struct arguments *a, const void *bytes, uint64_t
 /* Reads the whole file, whatever kind it is; a file longer than any manifest is cut one byte behind that. */
 static int read_file(const char *path, void **bytes, size_t *length, struct ipcc_error *err)
 {
-	cleanup_fd int fd = open(path, O_RDONLY | O_CLOEXEC);
+	cleanup_fd int fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return errno == ENOENT ? fail(err, IPCC_NOT_FOUND, "%s: there is no such file", path)
 				       : fail_errno(err, errno, "%s", path);

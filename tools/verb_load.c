@@ -131,9 +131,11 @@ static int open_settled(struct checkpoint *cp, const char *path, struct ipcc_err
 }
 
 /* The last part of the path, without .safetensors; the caller frees it. */
-static char *default_name(const struct checkpoint *cp)
+static char *default_name(const struct checkpoint *cp, const char *given)
 {
-	char *name = format_text("%s", strrchr(cp->root, '/') + 1);
+	/* A file is called as it was given: behind a link it may have a hash for a name. */
+	char *end = strrchr(cp->folder ? cp->root : given, '/');
+	char *name = format_text("%s", end == NULL ? given : end + 1);
 	char *suffix = strstr(name, ".safetensors");
 	if (!cp->folder && suffix != NULL && suffix != name && suffix[strlen(".safetensors")] == '\0')
 		*suffix = '\0';
@@ -269,7 +271,7 @@ int verb_load(struct common *common, int argc, char **argv)
 		publish_key(&cp, a.publish.device, fields);
 		a.publish.fields = fields;
 		a.publish.field_count = PUBLISH_FIELDS;
-		char *name = default_name(&cp);
+		char *name = default_name(&cp, a.path);
 		if (a.publish.name == NULL)
 			a.publish.name = name;
 		rc = load(&a, &cp, &plan, start_ns, &err);

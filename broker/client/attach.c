@@ -123,7 +123,8 @@ static int attach_target(struct ipcc_client *client, const struct ipcc_attach_op
 	call_end(&call);
 	const char *root = options->sources != NULL ? options->sources : target->path;
 	if (rc == IPCC_OK && root != NULL && options->verify != IPCC_VERIFY_NONE)
-		rc = sources_compare(&made->manifest, root, options->verify, &made->facts.source_state, err);
+		rc = sources_compare(&made->manifest, root, options->verify, &client->canceled,
+				     &made->facts.source_state, err);
 	if (rc != IPCC_OK) {
 		end_lease(client, NULL);
 		if (made != NULL)
@@ -142,13 +143,17 @@ EXPORT int ipcc_attach(struct ipcc_client *client, const struct ipcc_attach_opti
 	struct target target;
 	if (options->verify > IPCC_VERIFY_NONE)
 		return fail(err, IPCC_USAGE, "verify %d is not known", options->verify);
-	if (client->leased != NULL)
-		return fail(err, IPCC_USAGE, "this connection holds a lease already; detach it, or open a second one");
 	int rc = target_init(&target, options->model, options->fields, options->field_count, err);
 	if (rc != IPCC_OK)
 		return rc;
+	if (atomic_exchange(&client->lease_taken, true)) {
+		target_fini(&target);
+		return fail(err, IPCC_USAGE, "this connection holds a lease already; detach it, or open a second one");
+	}
 	client->evicted = false;
 	rc = attach_target(client, options, &target, model, err);
+	if (rc != IPCC_OK)
+		client->lease_taken = false;
 	target_fini(&target);
 	return rc;
 }
@@ -160,7 +165,9 @@ EXPORT int ipcc_detach(struct ipcc_model *model, struct ipcc_error *err)
 		return IPCC_OK;
 	model->client = NULL;
 	client->leased = NULL;
-	return end_lease(client, err);
+	int rc = end_lease(client, err);
+	client->lease_taken = false;
+	return rc;
 }
 
 EXPORT enum ipcc_lease ipcc_lease_state(struct ipcc_model *model)

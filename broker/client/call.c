@@ -141,6 +141,8 @@ static int run_locked(struct call *call, struct ipcc_client *client, const int *
 	struct message_header header;
 	memcpy(&header, call->message.bytes, sizeof(header));
 	enum message_type type = le16_get(header.type);
+	if (client->canceled)
+		return fail(err, IPCC_CANCELED, "canceled");
 	if (client->broken)
 		return fail(err, IPCC_NO_BROKER, "this connection is over (an earlier call failed, or was canceled); connect again");
 	int64_t deadline_ms = deadline_after(client->timeout_ms, wait_ms);

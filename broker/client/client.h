@@ -17,11 +17,13 @@ struct ipcc_client {
 	int timeout_ms;
 	pthread_mutex_t lock; /* one request at a time */
 	uint32_t last_request;
+	atomic_bool canceled;
 	atomic_bool broken; /* the connection is over, or out of step */
 	uint8_t instance[16];
-	struct ipcc_model *leased; /* the model whose lease this connection is, or NULL */
+	atomic_bool lease_taken;	   /* an attach is going on, or its lease is held */
+	struct ipcc_model *leased;	   /* the model whose lease this connection is, or NULL */
 	struct ipcc_publish *publishing;
-	bool evicted; /* an EVICTED event came */
+	atomic_bool evicted; /* an EVICTED event came */
 };
 
 struct ipcc_model {
@@ -93,9 +95,9 @@ int target_init(struct target *target, const char *model, const struct ipcc_fiel
 		struct ipcc_error *err);
 void target_fini(struct target *target);
 
-/* Compares the sources of a manifest with the files under `root` (a folder, or the only source itself). */
-int sources_compare(const struct manifest *m, const char *root, enum ipcc_verify verify, enum ipcc_source_state *state,
-		    struct ipcc_error *err);
+/* Compares the sources of a manifest with the files under `root`: a folder, or the only source itself under any name. */
+int sources_compare(const struct manifest *m, const char *root, enum ipcc_verify verify, const atomic_bool *cancel,
+		    enum ipcc_source_state *state, struct ipcc_error *err);
 
 /* -1 (for ever) stays; wire form of a wait. */
 uint32_t wire_wait(int wait_ms);

@@ -155,7 +155,7 @@ EXPORT void ipcc_cancel(struct ipcc_client *client)
 {
 	uint64_t one = 1;
 	int before = errno;
-	client->broken = true;
+	client->canceled = true;
 	if (write(client->cancel_fd, &one, sizeof(one)) < 0)
 		errno = before; /* only EAGAIN: it was canceled 2^64 times already */
 }

@@ -75,8 +75,8 @@ struct ipcc_client_options {
 int ipcc_connect(struct ipcc_client **client, const struct ipcc_client_options *options, struct ipcc_error *err);
 /* Ends the connection, and with it the lease or an uncommitted publication. Mapped models stay mapped. NULL is fine. */
 void ipcc_close(struct ipcc_client *client);
-/* From any thread (not a signal handler's restriction: it is async-signal-safe): the call in flight and every later one
- * return IPCC_CANCELED. Only ipcc_close() can follow. */
+/* From any thread, or a signal handler: the call in flight and every later one return IPCC_CANCELED. Only ipcc_close() can
+ * follow. Allocating a segment and hashing one are finished first. */
 void ipcc_cancel(struct ipcc_client *client);
 /* The connected socket's fd, for poll(): readable between calls means that the broker has something to say or is gone. */
 int ipcc_fd(const struct ipcc_client *client);

@@ -13,6 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* On top of the time that any call may take. */
+#define DRAFT_WAIT_MS 60000
+
 /* What the segments will have: a GPU's sizes are multiples of its granularity. */
 static int round_sizes(struct ipcc_publish *publish, const struct ipcc_publish_options *options, uint64_t *total,
 		       struct ipcc_error *err)
@@ -80,6 +83,7 @@ static int create_segments(struct ipcc_publish *publish, uint64_t total, struct 
 	const struct device *device = publish->device;
 	int rc = total == 0 ? IPCC_OK : device->open(publish->device_name, err);
 	publish->opened = rc == IPCC_OK && total > 0;
+	/* Only now: what is resident already, or on its way, needs no more memory. */
 	if (publish->opened)
 		rc = device->memory_check(publish->device_name, total, err);
 	for (uint32_t i = 0; rc == IPCC_OK && i < publish->segment_count; i++) {
@@ -297,7 +301,8 @@ static int send_draft(struct ipcc_publish *publish, struct ipcc_error *err)
 	struct draft_request fixed = {.bytes = le64_make(bytes)};
 	call_start(&call, MESSAGE_DRAFT);
 	message_append(&call.message, &fixed, sizeof(fixed));
-	rc = call_run(&call, publish->client, &fd, 1, 0, err);
+	/* Drafts of others may be validated first. */
+	rc = call_run(&call, publish->client, &fd, 1, DRAFT_WAIT_MS, err);
 	if (rc == IPCC_OK)
 		rc = call_finished(&call, 0, err);
 	call_end(&call);

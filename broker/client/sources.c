@@ -22,18 +22,27 @@ static uint64_t nanoseconds(struct timespec t)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+/* One comparison: the caller's file, the manifest's source, and how far to go. */
+struct comparison {
+	const struct ipcc_source *source;
+	char path[PATH_MAX + 8]; /* the caller's file */
+	int fd;
+	struct stat st;
+	const atomic_bool *cancel;
+};
+
 /* O_NONBLOCK: a FIFO in the place of a file must not hang us. */
-static int open_source(int root_fd, const char *root, const char *name, struct stat *st, int *fd, struct ipcc_error *err)
+static int open_file(struct comparison *c, struct ipcc_error *err)
 {
-	cleanup_fd int opened = openat(root_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (opened < 0 && errno == ENOENT)
-		return fail_mismatch(err, name, "present", "missing", "%s/%s is missing, but the resident model was made of it", root,
-				     name);
-	if (opened < 0 || fstat(opened, st) != 0)
-		return fail_errno(err, errno, "cannot open %s/%s to compare it with the resident model", root, name);
-	if (!S_ISREG(st->st_mode))
-		return fail(err, IPCC_INVALID, "%s/%s is no regular file", root, name);
-	*fd = fd_take(&opened);
+	cleanup_fd int fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0 && errno == ENOENT)
+		return fail_mismatch(err, c->source->name, "missing", "present",
+				     "%s is missing, but the resident model was made of it; load it again with --replace", c->path);
+	if (fd < 0 || fstat(fd, &c->st) != 0)
+		return fail_errno(err, errno, "cannot open %s to compare it with the resident model", c->path);
+	if (!S_ISREG(c->st.st_mode))
+		return fail(err, IPCC_INVALID, "%s is no regular file", c->path);
+	c->fd = fd_take(&fd);
 	return IPCC_OK;
 }
 
@@ -44,18 +53,21 @@ static bool same_file(const struct ipcc_source *s, const struct stat *st)
 	       s->mtime_ns == mtime && s->ctime_ns == nanoseconds(st->st_ctim) && s->stat_ns >= mtime + MANIFEST_RACY_NS;
 }
 
-static int compare_content(const struct ipcc_source *s, const char *root, int fd, struct ipcc_error *err)
+static int compare_content(const struct comparison *c, struct ipcc_error *err)
 {
+	const struct ipcc_source *s = c->source;
 	struct hash128 want, have;
 	char want_text[HASH_TEXT_BYTES], have_text[HASH_TEXT_BYTES];
 	if (!s->hashed)
-		return fail(err, IPCC_UNKNOWN, "%s/%s: the publisher recorded no content hash to compare with; load the model again",
-			    root, s->name);
-	int rc = hash_file(fd, s->bytes, 0, &have);
+		return fail(err, IPCC_UNKNOWN, "%s: the publisher recorded no content hash to compare with; load the model again",
+			    c->path);
+	int rc = hash_file(c->fd, s->bytes, 0, c->cancel, &have);
+	if (rc == -ECANCELED)
+		return fail(err, IPCC_CANCELED, "canceled");
 	if (rc == -ENODATA)
-		return fail(err, IPCC_INVALID, "%s/%s changed while it was being compared; try again", root, s->name);
+		return fail(err, IPCC_INVALID, "%s changed while it was being compared; try again", c->path);
 	if (rc < 0)
-		return fail_errno(err, -rc, "cannot read %s/%s to compare it with the resident model", root, s->name);
+		return fail_errno(err, -rc, "cannot read %s to compare it with the resident model", c->path);
 	memcpy(want.bytes, s->hash, sizeof(want.bytes));
 	if (memcmp(want.bytes, have.bytes, sizeof(want.bytes)) == 0)
 		return IPCC_OK;
@@ -63,78 +75,88 @@ static int compare_content(const struct ipcc_source *s, const char *root, int fd
 	hash_text(&have, have_text);
 	/* "expected" is what the caller has, "got" what is resident. */
 	return fail_mismatch(err, s->name, have_text, want_text,
-			     "%s/%s has other content than the resident model (hash %s, resident %s); load it again with --replace",
-			     root, s->name, have_text, want_text);
+			     "%s has other content than the resident model (hash %s, resident %s); load it again with --replace",
+			     c->path, have_text, want_text);
 }
 
-static int compare_one(const struct ipcc_source *s, int root_fd, const char *root, enum ipcc_verify verify,
-		       enum ipcc_source_state *state, struct ipcc_error *err)
+static int compare_open_file(const struct comparison *c, enum ipcc_verify verify, enum ipcc_source_state *state,
+			     struct ipcc_error *err)
 {
-	struct stat st;
-	cleanup_fd int fd = -1;
-	int rc = open_source(root_fd, root, s->name, &st, &fd, err);
-	if (rc != IPCC_OK)
-		return rc;
-	if ((uint64_t)st.st_size != s->bytes) {
+	const struct ipcc_source *s = c->source;
+	if ((uint64_t)c->st.st_size != s->bytes) {
 		char want[32], have[32];
 		snprintf(want, sizeof(want), "%" PRIu64 " bytes", s->bytes);
-		snprintf(have, sizeof(have), "%jd bytes", (intmax_t)st.st_size);
+		snprintf(have, sizeof(have), "%jd bytes", (intmax_t)c->st.st_size);
 		return fail_mismatch(err, s->name, have, want,
-				     "%s/%s has %s, the resident model was made of %s; load it again with --replace", root,
-				     s->name, have, want);
+				     "%s has %s, the resident model was made of %s; load it again with --replace", c->path, have,
+				     want);
 	}
-	if (same_file(s, &st))
+	if (same_file(s, &c->st))
 		return IPCC_OK;
 	if (verify != IPCC_VERIFY_HASH)
 		return fail(err, IPCC_UNKNOWN,
-			    "%s/%s cannot be told by its metadata to be the file that the resident model was made of (copied, touched, another mount, or written just before the load); compare the content with --verify hash, or trust the publisher with --verify none",
-			    root, s->name);
+			    "%s cannot be told by its metadata to be the file that the resident model was made of (copied, touched, "
+			    "another mount, or written just before the load); compare the content with --verify hash, or trust the "
+			    "publisher with --verify none",
+			    c->path);
 	*state = IPCC_SOURCES_VERIFIED;
-	return compare_content(s, root, fd, err);
+	return compare_content(c, err);
 }
 
-/* A single file is its folder's entry of that name. */
-static int open_root(const char *root, const struct manifest *m, int *fd, struct ipcc_error *err)
+static int compare_one(struct comparison *c, enum ipcc_verify verify, enum ipcc_source_state *state,
+		       struct ipcc_error *err)
 {
-	struct stat st;
-	cleanup_fd int opened = open(root, O_PATH | O_CLOEXEC);
-	if (opened < 0 || fstat(opened, &st) != 0)
-		return fail_errno(err, errno, "cannot open %s to compare it with the resident model", root);
-	if (!S_ISDIR(st.st_mode)) {
-		if (manifest_count(m, SECTION_SOURCES) != 1)
-			return fail_mismatch(err, "sources", "1 file", "several files",
-					     "%s is a file, but the resident model was made of %u; name its folder", root,
-					     manifest_count(m, SECTION_SOURCES));
-		fd_close(&opened);
-		char parent[PATH_MAX];
-		snprintf(parent, sizeof(parent), "%s", root);
-		char *slash = strrchr(parent, '/');
-		if (slash == NULL)
-			strcpy(parent, ".");
-		else
-			slash[slash == parent] = '\0';
-		opened = open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC);
-		if (opened < 0)
-			return fail_errno(err, errno, "cannot open %s", parent);
+	c->fd = -1;
+	int rc = open_file(c, err);
+	if (rc == IPCC_OK)
+		rc = compare_open_file(c, verify, state, err);
+	fd_close(&c->fd);
+	return rc;
+}
+
+/* Names come from a publisher: one that leads out of the folder would let it probe files of the caller. */
+static bool stays_inside(const char *name)
+{
+	if (*name == '/' || *name == '\0')
+		return false;
+	for (const char *part = name; part != NULL; part = strchr(part, '/')) {
+		part += *part == '/';
+		size_t length = strcspn(part, "/");
+		if (length == 0 || (length <= 2 && strncmp(part, "..", length) == 0))
+			return false;
 	}
-	*fd = fd_take(&opened);
-	return IPCC_OK;
+	return true;
 }
 
-int sources_compare(const struct manifest *m, const char *root, enum ipcc_verify verify, enum ipcc_source_state *state,
-		    struct ipcc_error *err)
+int sources_compare(const struct manifest *m, const char *root, enum ipcc_verify verify, const atomic_bool *cancel,
+		    enum ipcc_source_state *state, struct ipcc_error *err)
 {
-	cleanup_fd int root_fd = -1;
 	enum ipcc_source_state found = IPCC_SOURCES_SAME;
 	uint32_t count = manifest_count(m, SECTION_SOURCES);
+	struct stat st;
+	int rc = IPCC_OK;
 	if (count == 0)
 		return fail(err, IPCC_UNKNOWN, "the publisher recorded no source files; attach with --verify none to trust it");
-	int rc = open_root(root, m, &root_fd, err);
+	if (stat(root, &st) != 0)
+		return fail_errno(err, errno, "cannot open %s to compare it with the resident model", root);
+	/* A file is compared itself, whatever it is called: it may be a link into a store of hashes. */
+	bool folder = S_ISDIR(st.st_mode);
+	if (!folder && count != 1)
+		return fail_mismatch(err, "sources", "1 file", "several files",
+				     "%s is a file, but the resident model was made of %u; name its folder", root, count);
 	for (uint32_t i = 0; rc == IPCC_OK && i < count; i++) {
 		struct ipcc_source source;
+		struct comparison c = {.source = &source, .cancel = cancel};
 		rc = manifest_source(m, i, &source, err);
-		if (rc == IPCC_OK)
-			rc = compare_one(&source, root_fd, root, verify, &found, err);
+		if (rc == IPCC_OK && !stays_inside(source.name))
+			rc = fail(err, IPCC_INVALID, "the manifest's source %u is not a file inside the model's folder", i);
+		if (rc != IPCC_OK)
+			break;
+		int length = folder ? snprintf(c.path, sizeof(c.path), "%s/%s", root, source.name)
+				    : snprintf(c.path, sizeof(c.path), "%s", root);
+		if ((size_t)length >= sizeof(c.path))
+			return fail(err, IPCC_INVALID, "the path of source %u is longer than %zu bytes", i, sizeof(c.path) - 1);
+		rc = compare_one(&c, verify, &found, err);
 	}
 	if (rc == IPCC_OK)
 		*state = found;

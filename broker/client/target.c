@@ -17,6 +17,8 @@ static int resolve(struct target *target, const char *model, struct ipcc_error *
 	if (*model == '\0')
 		return fail(err, IPCC_USAGE, "an empty model name");
 	if (strchr(model, '/') == NULL && strcmp(model, ".") != 0 && strcmp(model, "..") != 0) {
+		if (strlen(model) > PROTOCOL_MAX_TEXT)
+			return fail(err, IPCC_USAGE, "a model's name or key of more than %d bytes", PROTOCOL_MAX_TEXT);
 		target->text = model;
 		return IPCC_OK;
 	}

@@ -6,6 +6,7 @@
  */
 #include "broker/link/rendezvous.h"
 
+#include "broker/link/identity.h"
 #include "broker/protocol.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -43,16 +44,20 @@ void rendezvous_client_dir(char dir[PATH_MAX])
 
 void rendezvous_broker_dir(char dir[PATH_MAX])
 {
-	if (!dir_from_environment("IPC_CACHE_DIR", dir) && !dir_from_environment("RUNTIME_DIRECTORY", dir))
+	if (dir_from_environment("IPC_CACHE_DIR", dir))
+		return;
+	if (!dir_from_environment("RUNTIME_DIRECTORY", dir))
 		snprintf(dir, PATH_MAX, USER_DIR, geteuid());
+	dir[strcspn(dir, ":")] = '\0'; /* systemd lists several with colons; the first is ours */
 }
 
 static bool is_trusted(uid_t uid, const uid_t *trusted, unsigned count)
 {
+	bool found = false;
 	for (unsigned i = 0; i < count; i++)
-		if (trusted[i] == uid)
-			return true;
-	return false;
+		found = found || trusted[i] == uid;
+	/* In a namespace that does not map us we would look like everybody else whom it does not map. */
+	return found && (uid != IDENTITY_OVERFLOW || identity_maps_everybody());
 }
 
 int rendezvous_open(const char *dir, const uid_t *trusted, unsigned trusted_count, int *dir_fd, struct ipcc_error *err)
@@ -65,13 +70,17 @@ int rendezvous_open(const char *dir, const uid_t *trusted, unsigned trusted_coun
 	if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
 		return fail(err, IPCC_REFUSED, "%s is a link or no directory, which a broker's directory never is; remove it", dir);
 	if (fd < 0 || fstat(fd, &st) != 0)
-		return fail(err, IPCC_REFUSED, "cannot open the broker's directory %s: %s", dir, strerror(errno));
+		return fail(err, IPCC_REFUSED,
+			    "cannot open the broker's directory %s: %s; for another broker set IPC_CACHE_DIR to its directory", dir,
+			    strerror(errno));
 	if (!is_trusted(st.st_uid, trusted, trusted_count))
 		return fail(err, IPCC_REFUSED, "%s belongs to uid %u, who is neither you nor root nor trusted (IPC_CACHE_TRUST_UID); nothing in it is used",
 			    dir, st.st_uid);
 	if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-		return fail(err, IPCC_REFUSED, "%s may be written by others (mode %04o); run: chmod go-w %s", dir,
-			    st.st_mode & 07777, dir);
+		return fail(err, IPCC_REFUSED,
+			    st.st_mode & S_ISVTX ? "%s is for everybody (mode %04o); name a directory of your own inside it, not %s"
+						 : "%s may be written by others (mode %04o); run: chmod go-w %s",
+			    dir, st.st_mode & 07777, dir);
 	*dir_fd = fd_take(&fd);
 	return IPCC_OK;
 }
@@ -110,7 +119,9 @@ int rendezvous_connect(int dir_fd, const char *dir, const uid_t *trusted, unsign
 	if (entry < 0 && errno == ENOENT)
 		return fail(err, IPCC_NO_BROKER, "no broker has its socket in %s; start ipc-cached --dir %s", dir, dir);
 	if (entry < 0 || fstat(entry, &st) != 0)
-		return fail(err, IPCC_REFUSED, "cannot open %s/%s: %s", dir, PROTOCOL_SOCKET_NAME, strerror(errno));
+		return fail(err, IPCC_REFUSED,
+			    "cannot open %s/%s: %s; its owner has not opened it for you, and for another broker set IPC_CACHE_DIR",
+			    dir, PROTOCOL_SOCKET_NAME, strerror(errno));
 	if (!S_ISSOCK(st.st_mode))
 		return fail(err, IPCC_REFUSED, "%s/%s is %s and no socket; remove it and restart the broker", dir,
 			    PROTOCOL_SOCKET_NAME, S_ISLNK(st.st_mode) ? "a symbolic link" : "some other file");

@@ -7,9 +7,10 @@
 
 extern const struct device device_host;
 
-/* All GPUs go through one entry per vendor, which differ in `kind` alone: gpu.c finds the vendor by a device's name. */
-extern const struct device device_cuda;
+/* All GPUs, whoever made them: gpu.c finds the vendor by a device's name. */
+extern const struct device device_gpu;
 
+/* The vendors, in the order in which `auto` and lists have them. */
 extern const struct vendor vendor_cuda;
 
 #endif

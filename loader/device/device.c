@@ -13,48 +13,44 @@
 /* A GPU's UUID is told from others by this many characters behind the prefix, or more. */
 #define LEAST_UUID_CHARS 4
 
-static const struct entry {
-	const struct vendor *vendor;
-	const struct device *device;
-} entries[] = {{&vendor_cuda, &device_cuda}};
+static const struct vendor *const vendors[] = {&vendor_cuda};
 
 const struct device *device_find(const char *device, struct ipcc_error *err)
 {
 	if (strcmp(device, DEVICE_HOST) == 0)
 		return &device_host;
-	for (size_t i = 0; i < array_length(entries); i++)
-		if (gpu_vendor(device) == entries[i].vendor)
-			return entries[i].device;
+	if (gpu_vendor(device) != NULL)
+		return &device_gpu;
 	fail(err, IPCC_NOT_FOUND, "device '%.80s' is not served; this build serves: " DEVICE_HOST ", and GPUs by their UUID",
 	     device);
 	return NULL;
 }
 
-static void describe(const struct entry *entry, const struct gpu *gpu, struct device_info *info)
+static void describe(const struct gpu *gpu, struct device_info *info)
 {
-	*info = (struct device_info){.device = entry->device};
+	*info = (struct device_info){.device = &device_gpu};
 	memcpy(info->name, gpu->name, sizeof(info->name));
-	snprintf(info->alias, sizeof(info->alias), "%s:%d", entry->vendor->kind, gpu->ordinal);
+	snprintf(info->alias, sizeof(info->alias), "%s:%d", gpu->vendor->kind, gpu->ordinal);
 	memcpy(info->model, gpu->model, sizeof(info->model));
 }
 
 int device_list(struct device_info **list, uint32_t *count, struct ipcc_error *why, struct ipcc_error *err)
 {
-	struct device_info *made = calloc(array_length(entries) * GPU_MAX, sizeof(*made));
+	struct device_info *made = calloc(array_length(vendors) * GPU_MAX, sizeof(*made));
 	char reasons[sizeof(why->message)] = "";
 	size_t length = 0;
 	uint32_t made_count = 0;
 	if (made == NULL)
 		return fail(err, IPCC_NO_MEMORY, "no memory for the list of GPUs");
-	for (size_t i = 0; i < array_length(entries); i++) {
+	for (size_t i = 0; i < array_length(vendors); i++) {
 		struct gpu *gpus;
 		uint32_t found = 0;
 		struct ipcc_error reason;
-		if (gpu_all(entries[i].vendor, &gpus, &found, &reason) != 0 && length < sizeof(reasons) - 2)
+		if (gpu_all(vendors[i], &gpus, &found, &reason) != 0 && length < sizeof(reasons) - 2)
 			length += (size_t)snprintf(reasons + length, sizeof(reasons) - length, "%s%s",
 						   length == 0 ? "" : "; ", reason.message);
 		for (uint32_t k = 0; k < found; k++)
-			describe(&entries[i], &gpus[k], &made[made_count++]);
+			describe(&gpus[k], &made[made_count++]);
 	}
 	if (why != NULL)
 		fail(why, IPCC_NOT_FOUND, "%s", reasons);

@@ -67,8 +67,7 @@ struct device_info {
 };
 
 struct device {
-	const char *kind; /* "host", "cuda" */
-	bool is_host;	  /* its addresses can be used by the processor */
+	bool is_host; /* its addresses can be used by the processor */
 
 	/* Keeps what using the device needs (a GPU's context) until as many closes; everything below works without, only
 	 * slower when it has to set up and tear down each time. */

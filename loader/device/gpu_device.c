@@ -83,14 +83,23 @@ static void device_unpin(const char *device, void *address)
 	gpu_close(gpu);
 }
 
-#define GPU_DEVICE(name)                                                                                               \
-	{                                                                                                              \
-		.kind = name, .open = device_open, .close = device_close, .memory = device_memory,                     \
-		.memory_check = device_memory_check, .granularity = device_granularity, .create = gpu_segment_create,  \
-		.write = gpu_segment_write, .read = gpu_segment_read, .pull = gpu_segment_pull,                        \
-		.seal = gpu_segment_seal, .destroy = gpu_segment_destroy, .map = gpu_range_map,                        \
-		.fetch = gpu_range_fetch, .suspend = gpu_range_suspend, .resume = gpu_range_resume,                    \
-		.unmap = gpu_range_unmap, .pin = device_pin, .unpin = device_unpin,                                    \
-	}
-
-const struct device device_cuda = GPU_DEVICE("cuda");
+const struct device device_gpu = {
+	.open = device_open,
+	.close = device_close,
+	.memory = device_memory,
+	.memory_check = device_memory_check,
+	.granularity = device_granularity,
+	.create = gpu_segment_create,
+	.write = gpu_segment_write,
+	.read = gpu_segment_read,
+	.pull = gpu_segment_pull,
+	.seal = gpu_segment_seal,
+	.destroy = gpu_segment_destroy,
+	.map = gpu_range_map,
+	.fetch = gpu_range_fetch,
+	.suspend = gpu_range_suspend,
+	.resume = gpu_range_resume,
+	.unmap = gpu_range_unmap,
+	.pin = device_pin,
+	.unpin = device_unpin,
+};

@@ -225,7 +225,6 @@ static int host_fetch(const struct device_range *range, uint32_t segment, uint64
 }
 
 const struct device device_host = {
-	.kind = DEVICE_HOST,
 	.is_host = true,
 	.open = host_open,
 	.close = host_close,

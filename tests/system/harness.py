@@ -1,16 +1,17 @@
-"""Real processes: a private broker, the command, other users, and waiting for things to come true."""
+"""Real processes: a private broker, the command, children; and waiting for things to come true."""
 import contextlib
 import json
 import os
-import pickle
 import resource
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
 
-from protocol import Client, Closed, Failure, dial
+import pytest
+
+from protocol import FORCE, READY, Client, Failure
+from users import connect_as
 
 PATIENCE = float(os.environ.get("IPC_CACHE_PATIENCE", "45"))  # seconds until what is waited for counts as never coming
 
@@ -52,12 +53,6 @@ class Binaries:
         self.broker, self.cli = str(broker), str(cli)
         with open(broker, "rb") as file:
             self.sanitized = b"__asan_" in file.read()
-
-
-def user_prefix(uid, gid=None, groups=()):
-    """The command line that makes the rest of it run as another user."""
-    keep = ["--groups", ",".join(map(str, groups))] if groups else ["--clear-groups"]
-    return ["setpriv", "--reuid", str(uid), "--regid", str(uid if gid is None else gid), *keep]
 
 
 class Cli:
@@ -122,8 +117,8 @@ class Broker:
     directory: str
     config: str = ""  # the INI file's text
     prefix: tuple = ()  # what to run it through
+    user: tuple = ()  # what to run the command through at the end, if the broker is no broker of root's
     leaves_models: bool = False  # the test ends with models resident
-    kept_fds: int = 0  # fds that the test itself keeps in the broker
     process: subprocess.Popen = field(default=None, repr=False)
 
     def __post_init__(self):
@@ -149,9 +144,20 @@ class Broker:
         self.launch()
         wait_until(lambda: " ready: " in self.log or self.process.poll() is not None, "the broker's ready line")
         assert self.process.poll() is None, self.log
-        self.pid = self.process.pid
+        self.pid = self._find_pid()
         self.fds_at_start = self.fd_count()
         return self
+
+    def _find_pid(self):
+        """Of the broker itself, where a program that forks runs it."""
+        pid = self.process.pid
+        while os.path.basename(os.readlink(f"/proc/{pid}/exe")) != "ipc-cached":
+            with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+                pid = int(file.read().split()[0])
+        return pid
+
+    def signal(self, number):
+        os.kill(self.pid, number)
 
     def fd_count(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -183,11 +189,13 @@ class Broker:
         return True
 
     def evict_all(self):
-        with self.connect() as client:
-            for model in client.list():
-                if model["state"] != 2:
-                    continue
-                client.evict(model["key_id"], 2, key=model["key"])
+        for model in self.models():
+            if model["state"] != READY:
+                continue
+            # Of equal keys everybody has its own nearest: each owner evicts what it has.
+            own = model["owner_uid"] == os.geteuid()
+            with self.connect() if own else connect_as(model["owner_uid"], self.directory) as client:
+                client.evict(model["key_id"], FORCE, key=model["key"])
 
     def rss_kib(self):
         with open(f"/proc/{self.pid}/status", encoding="ascii") as file:
@@ -200,16 +208,16 @@ class Broker:
     def check_and_stop(self):
         """The end of every test: nothing left, nothing leaked, nothing said that should worry anybody."""
         assert self.process.poll() is None, f"the broker died: {self.process.returncode}\n{self.log}"
-        self.process.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         if self.leaves_models:
             self.evict_all()
-        listing = self.cli("ls", "--json", expect=0).json["models"]
+        listing = self.cli("ls", "--json", prefix=self.user, expect=0).json["models"]
         wait_until(lambda: self.models() == [], f"no model to be left: {listing}")
-        wait_until(lambda: self.fd_count() <= self.fds_at_start + self.kept_fds, "the broker to close its fds")
+        wait_until(lambda: self.fd_count() <= self.fds_at_start, "the broker to close its fds")
         self.stop()
 
     def stop(self):
-        self.process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         status = self.process.wait(PATIENCE)
         assert status == 0, f"the broker's exit status is {status}:\n{self.log}"
         check_clean(self.log)
@@ -219,79 +227,34 @@ class Broker:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.send_signal(signal.SIGCONT)
-            self.process.wait()
+            self.process.wait()  # unshare is told to take its child along
 
 
-# ---- other users, in the test's own process ----
-
-def as_user(uid, function, gid=None, groups=()):
-    """Runs the function in a child of that user and returns what it returns; what it raises is raised here."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(reader)
-            os.setgroups(list(groups))
-            os.setresgid(*[uid if gid is None else gid] * 3)
-            os.setresuid(uid, uid, uid)
-            try:
-                answer = (True, function())
-            except Exception as error:  # pylint: disable=broad-except
-                answer = (False, (error.code, error.message) if isinstance(error, Failure) else repr(error))
-            with os.fdopen(writer, "wb") as file:
-                pickle.dump(answer, file)
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as file:
-        content = file.read()
-    os.waitpid(child, 0)
-    good, value = pickle.loads(content)
-    assert good, f"as uid {uid}: {value}"
-    return value
+def failing_start(binaries, directory, config="", prefix=()):
+    """A broker that must not start: its exit status and what it says."""
+    broker = Broker(binaries, str(directory), config=config, prefix=tuple(prefix))
+    broker.log_path = str(directory) + ".second.log"
+    broker.launch()
+    try:
+        status = broker.process.wait(PATIENCE)
+        return status, broker.log
+    finally:
+        broker.kill()
 
 
-def dial_as(uid, directory, gid=None, groups=()):
-    """A socket that was connected by a process of that user: to the broker it is that user's for ever."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.setgroups(list(groups))
-            os.setresgid(*[uid if gid is None else gid] * 3)
-            os.setresuid(uid, uid, uid)
-            try:
-                sock = dial(directory)
-                socket.send_fds(theirs, [b"+"], [sock.fileno()])
-            except OSError as error:
-                theirs.send(str(error.errno).encode())
-            status = 0
-        finally:
-            os._exit(status)
-    theirs.close()
-    with ours:
-        data, fds, _, _ = socket.recv_fds(ours, 64, 1)
-    os.waitpid(child, 0)
-    if data != b"+":
-        raise OSError(int(data), os.strerror(int(data)))
-    sock = socket.socket(fileno=fds[0])
-    sock.settimeout(PATIENCE)
-    return sock
+def turned_away(sock):
+    """What the broker says to a connection that it does not take."""
+    with contextlib.closing(Client(sock, greet=False)) as client:
+        failure = client.last_words()
+    assert failure is not None, "turned away without a reason"
+    return failure
 
 
-def connect_as(uid, directory, gid=None, groups=(), greet=True):
-    return Client(dial_as(uid, directory, gid, groups), greet)
-
-
-def last_words_of(client):
-    """Of a connection that the broker should turn away or end."""
-    with contextlib.closing(client):
-        try:
-            client.send_raw(b"")
-        except OSError:
-            pass
-        return client.last_words()
+def refused(call, *arguments, **options):
+    """What the broker says when it refuses this."""
+    with pytest.raises(Failure) as caught:
+        call(*arguments, **options)
+    return caught.value
 
 
 @contextlib.contextmanager
@@ -327,7 +290,3 @@ def child(function):
 def raise_fd_limit():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-__all__ = [name for name in dir() if not name.startswith("_")]
-_ = Closed

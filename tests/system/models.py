@@ -150,6 +150,13 @@ class Handmade:
         return client.commit()
 
 
+def claimed(broker):
+    """A connection that is publishing: the only kind that may send fds at all, where the kernel can tell (Linux 6.16)."""
+    client = broker.connect()
+    Handmade("surplus", segments=3).begin(client)
+    return client
+
+
 def large_draft(name, key, tensors=100_000, size=4096):
     """A manifest of that many tensors without elements, so that one small segment suffices."""
     draft = Draft(key, name).segment(size)

@@ -28,7 +28,7 @@ MAX_FDS = 253
 MAX_SEGMENTS = 252
 MAX_MANIFEST = 64 << 20
 FOREVER = 0xFFFFFFFF
-SECONDS = 60  # for one reply; sanitizer builds on a busy machine are slow
+SECONDS = float(os.environ.get("IPC_CACHE_PATIENCE", "45"))  # for one reply; sanitizer builds on a busy machine are slow
 
 HEADER = struct.Struct("<IHHII")
 SELECTOR = struct.Struct("<IIHHI")
@@ -142,7 +142,8 @@ class Client:
         if request is None:
             self.last_request += 1
             request = self.last_request
-        self.send_raw(header(kind, body, request), fds)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what the broker said before is still to be read
+            self.send_raw(header(kind, body, request), fds)
         return request
 
     def receive(self, seconds=SECONDS):

@@ -94,3 +94,10 @@ def test_public_headers_stand_alone_in_c_and_cpp(tmp_path):
         subprocess.run([compiler, "-Wall", "-Wextra", "-Werror", "-I", ROOT, "-o", tmp_path / "a", tmp_path / name],
                        check=True)
         subprocess.run([tmp_path / "a"], check=True)
+
+
+def test_the_running_broker_can_neither_start_processes_nor_open_files(broker):
+    if is_sanitized():
+        pytest.skip("builds with sanitizers have no sandbox: their run-time library opens files")
+    status = pathlib.Path(f"/proc/{broker.pid}/status").read_text()
+    assert re.search(r"^Seccomp:\s+2$", status, re.M) and re.search(r"^NoNewPrivs:\s+1$", status, re.M)

@@ -77,7 +77,7 @@ def test_no_holder_can_map_a_segment_writable(broker, made, attached):
         for name in (fd, f"/proc/self/fd/{fd}"):
             again = os.dup(fd) if isinstance(name, int) else os.open(name, os.O_RDWR)
             with protocol.closing(again), pytest.raises(PermissionError):
-                mmap.mmap(again, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+                mmap.mmap(again, 512, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     assert intact(broker, made)
 
 

@@ -8,6 +8,8 @@ import pytest
 
 import models
 from harness import finish, wait_until
+from manifest import content_hash
+from models import Handmade
 from protocol import LOADING
 
 
@@ -88,18 +90,35 @@ def test_other_content_of_the_same_size_and_times_is_found_by_hash(cli, resident
     assert error["name"] == "mismatch" and error["field"] == "model.safetensors" and error["expected"] != error["got"]
 
 
-def test_a_file_written_just_before_the_load_is_not_trusted_by_its_times(broker, cli, folder):
+def test_a_file_written_just_before_the_load_is_known_again(broker, cli, folder):
+    """The load waits until the file's times can tell."""
     broker.leaves_models = True
     model = models.write_small(folder / "fresh")
     os.utime(os.path.join(model, "model.safetensors"))
     cli("load", model, expect=0)
-    assert attach(cli, model, expect=6).json["error"]["name"] == "unknown"
-    assert attach(cli, model, "--verify", "hash", expect=0).json["sources"] == "verified"
+    assert attach(cli, model, expect=0).json["sources"] == "same"
+
+
+@pytest.mark.parametrize("seconds, sources", [(1, None), (3, "same")])
+def test_times_taken_too_soon_after_the_last_write_prove_nothing(broker, client, cli, folder, seconds, sources):
+    """A write in the same tick of a coarse clock would have left them as they are."""
+    broker.leaves_models = True
+    path = models.write_file(folder / "model.safetensors", models.small_tensors())
+    made, st = Handmade(), os.stat(path)
+    made.draft.source("model.safetensors", st.st_size, content_hash(path.read_bytes()), device=st.st_dev, inode=st.st_ino,
+                      mtime_ns=st.st_mtime_ns, ctime_ns=st.st_ctime_ns, stat_ns=st.st_mtime_ns + seconds * 10**9)
+    made.publish(client)
+    if sources:
+        assert attach(cli, "handmade", "--sources", path, expect=0).json["sources"] == sources
+    else:
+        assert attach(cli, "handmade", "--sources", path, expect=6).json["error"]["name"] == "unknown"
+    verified = attach(cli, "handmade", "--sources", path, "--verify", "hash", expect=0).json["sources"]
+    assert verified == (sources or "verified")
 
 
 def test_a_copy_elsewhere_is_compared_by_its_content(cli, folder, resident):
     shutil.copytree(resident, folder / "copy")
-    assert attach(cli, folder / "copy", expect=4).json["error"]["field"] == "model"
+    assert attach(cli, folder / "copy", expect=3).json["error"]["name"] == "not-found"
     assert attach(cli, "small", "--sources", folder / "copy", expect=6).json["error"]["name"] == "unknown"
     assert attach(cli, "small", "--sources", folder / "copy", "--verify", "hash", expect=0).json["sources"] == "verified"
 

@@ -71,7 +71,7 @@ static const struct mistake mistakes[] = {
 	{"[access]\natach = all\n", ":2: [access] atach = all is not known"},
 	{"[acess]\nattach = all\n", "stands in a section that is not known"},
 	{"attach = all\n", "stands in a section that is not known"},
-	{"[access]\nattach = 1\nattach = 2\n", ":3: [access] attach = 2 is given twice"},
+	{"[limits]\nmodels = 1\nmodels = 2\n", ":3: [limits] models = 2 is given twice"},
 	{"[access]\nattach = no-such-user-here\n", "names a user that does not exist"},
 	{"[access]\nattach = @no-such-group-here\n", "names a group that does not exist"},
 	{"[access]\nattach = 4294967295\n", "names a user that does not exist"},
@@ -100,6 +100,18 @@ Test(config, every_mistake_is_named_with_its_line)
 		cr_assert_not_null(strstr(err.message, mistakes[i].said), "%s: %s", mistakes[i].text, err.message);
 		cr_assert_eq(config.hello_ms, 4711, "the output is untouched on failure");
 	}
+}
+
+Test(config, long_lists_may_be_given_in_parts)
+{
+	struct config config;
+	struct ipcc_error err = {0};
+	char text[2048] = "[access]\n";
+	for (int i = 0; i < 60; i++)
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), i % 10 == 0 ? "attach = %d\n" : "  %d\n", 1000 + i);
+	cr_assert_eq(read_text(&config, text, &err), IPCC_OK, "%s", err.message);
+	cr_assert_eq(config.attach.uid_count, 60);
+	cr_assert_eq(config.attach.uids[59], 1059);
 }
 
 Test(config, a_missing_file_is_named)

@@ -115,7 +115,7 @@ Test(manifest_hash, a_file_hashes_as_its_bytes_in_memory_do)
 		cleanup_fd int fd = pattern_file(known[i].bytes);
 		for (unsigned threads = 0; threads < 4; threads++) {
 			struct hash128 content;
-			cr_assert_eq(hash_file(fd, known[i].bytes, threads, &content), 0);
+			cr_assert_eq(hash_file(fd, known[i].bytes, threads, NULL, &content), 0);
 			assert_hash(content, known[i].content);
 		}
 	}
@@ -126,9 +126,9 @@ Test(manifest_hash, a_file_that_is_shorter_or_unreadable_is_an_error)
 	cleanup_fd int fd = pattern_file(HASH_BLOCK_BYTES + 10);
 	struct hash128 content = {{77}};
 
-	cr_assert_eq(hash_file(fd, HASH_BLOCK_BYTES + 11, 2, &content), -ENODATA);
-	cr_assert_eq(hash_file(fd, 3 * HASH_BLOCK_BYTES, 2, &content), -ENODATA);
-	cr_assert_eq(hash_file(-1, 10, 1, &content), -EBADF);
+	cr_assert_eq(hash_file(fd, HASH_BLOCK_BYTES + 11, 2, NULL, &content), -ENODATA);
+	cr_assert_eq(hash_file(fd, 3 * HASH_BLOCK_BYTES, 2, NULL, &content), -ENODATA);
+	cr_assert_eq(hash_file(-1, 10, 1, NULL, &content), -EBADF);
 	cr_assert_eq(content.bytes[0], 77);
 }
 
