@@ -41,11 +41,17 @@ $(BUILD)/tests/fault.so: tests/fault/fault.c
 	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -O2 -fPIC -shared -o $@ $< -ldl
 
 # A GPU driver without a GPU, see tests/fake-cuda/fake.h. Not sanitized: it is opened into programs of any kind.
-$(FAKE): $(wildcard tests/fake-cuda/*.c) tests/fake-cuda/fake.h loader/device/cuda_abi.h
+# The stubs of HIP and MACA are the same source with other names in front.
+fake_base := tests/fake-cuda/base.c tests/fake-cuda/memory.c tests/fake-cuda/transfer.c
+$(FAKE): $(fake_base)
+$(BUILD)/tests/fake-hip/libamdhip64.so: $(fake_base) tests/fake-cuda/hip.c
+$(BUILD)/tests/fake-maca/libmcruntime.so: $(fake_base) tests/fake-cuda/maca.c
+fakes := $(FAKE) $(BUILD)/tests/fake-hip/libamdhip64.so $(BUILD)/tests/fake-maca/libmcruntime.so
+$(fakes): $(wildcard tests/fake-cuda/*.h) loader/device/cuda_abi.h
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -I. -Wall -Wextra -Wshadow -O2 -g -fPIC -shared -fvisibility=hidden \
-		-Wl,-soname,libcuda.so.1 -o $@ $(filter %.c,$^) -pthread
+		-Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -pthread
 
 # The declarations in cuda_abi.h are those of the real cuda.h, where a toolkit is installed.
 CUDA_HOME ?= /usr/local/cuda
@@ -70,7 +76,7 @@ test-unit: $(BUILD)/tests/unit
 	$(Q)$(BUILD)/tests/unit --jobs 2
 
 # ThreadSanitizer excludes the other sanitizers, so its programs are a build of their own.
-test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(FAKE) $(gpu_programs)
+test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(fakes) $(gpu_programs)
 	$(Q)$(MAKE) --no-print-directory BUILD=$(TSAN_BUILD) SANITIZE=thread $(TSAN_BUILD)/tests/client $(TSAN_BUILD)/tests/fill
 	$(call say,TEST,system)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q tests/system $(PYTEST)

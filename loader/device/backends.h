@@ -12,5 +12,7 @@ extern const struct device device_gpu;
 
 /* The vendors, in the order in which `auto` and lists have them. */
 extern const struct vendor vendor_cuda;
+extern const struct vendor vendor_hip;
+extern const struct vendor vendor_maca;
 
 #endif

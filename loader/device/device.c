@@ -13,7 +13,7 @@
 /* A GPU's UUID is told from others by this many characters behind the prefix, or more. */
 #define LEAST_UUID_CHARS 4
 
-static const struct vendor *const vendors[] = {&vendor_cuda};
+static const struct vendor *const vendors[] = {&vendor_cuda, &vendor_hip, &vendor_maca};
 
 const struct device *device_find(const char *device, struct ipcc_error *err)
 {

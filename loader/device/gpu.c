@@ -18,7 +18,7 @@ static struct loaded {
 	struct driver driver;
 	uint32_t count;
 	struct gpu gpus[GPU_MAX];
-} all[] = {{.vendor = &vendor_cuda}};
+} all[] = {{.vendor = &vendor_cuda}, {.vendor = &vendor_hip}, {.vendor = &vendor_maca}};
 
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -59,7 +59,7 @@ static int describe(struct loaded *loaded, int ordinal, struct ipcc_error *err)
 static int load(struct loaded *loaded, struct ipcc_error *err)
 {
 	int count = 0;
-	if (loaded->driver.init == NULL) {
+	if (loaded->driver.device_count == NULL) {
 		int rc = loaded->vendor->load(&loaded->driver, err);
 		if (rc != 0)
 			return rc;

@@ -235,6 +235,27 @@ def test_running_out_half_way_through_several_segments_frees_them_all(broker, fa
     assert every_call(fake, function, 2, once) == 5
 
 
+# ---- other vendors, on stubs ----
+
+@pytest.mark.parametrize("kind, settings", [("hip", {"FAKE_HIP_VERSION": 60300000}), ("hip", {"FAKE_HIP_VERSION": 70200000}),
+                                            ("maca", {"MACA_MPS_MODE": 1})])
+def test_other_vendors_gpus_do_the_same_on_their_stubs(broker, small, fake, kind, settings):
+    broker.leaves_models = True
+    prefix = fake.prefix(LD_LIBRARY_PATH=BUILD / "tests" / f"fake-{kind}", **settings)
+    broker.cli("load", small, "--name", "small", "--device", f"{kind}:1", prefix=prefix, expect=0)
+    assert broker.models()[0]["key"]["device"] == f"{kind.upper()}-0000:02:00.0"
+    broker.cli("copy", "small", "--device", f"{kind}:0", prefix=prefix, expect=0)
+    for number in 0, 1:
+        said = broker.cli("verify", "small", "--device", f"{kind}:{number}", "--json", prefix=prefix, expect=0).json
+        assert said["damage"] == []
+
+
+def test_a_maca_process_that_would_hang_is_told_what_to_set(broker, small, fake):
+    prefix = fake.prefix(LD_LIBRARY_PATH=BUILD / "tests" / "fake-maca")
+    said = broker.cli("load", small, "--device", "maca:0", prefix=prefix, expect=3).err
+    assert "MACA_MPS_MODE=1" in said
+
+
 # ---- what the broker takes as a GPU's segment ----
 
 KEY = {"model": "/m", "device": uuid(0)}
