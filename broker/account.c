@@ -9,6 +9,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* For the broker's user and root, so that they can always look and evict. */
+#define ADMIN_FDS 64
+
 /* fds that are no connection and no model: standard streams, epoll, signals, directory, lock, socket, journal, a draft's
  * copy, the spare one; and a whole message's worth, so that receiving never fails for want of room. */
 #define RESERVED_FDS (32 + PROTOCOL_MAX_FDS)
@@ -44,7 +47,7 @@ static struct account *account_find(struct accounts *accounts, uid_t uid)
 
 static void account_drop_if_empty(struct account *account)
 {
-	if (account->connections == 0 && account->models == 0) {
+	if (account->connections == 0 && account->models == 0 && account->bytes == 0) {
 		LIST_REMOVE(account, link);
 		free(account);
 	}
@@ -63,15 +66,17 @@ static int out_of_fds(const struct accounts *accounts, struct ipcc_error *err)
 		    accounts->connections, accounts_model_fds(accounts), accounts->fd_limit);
 }
 
-int account_charge_connection(struct accounts *accounts, uid_t uid, struct account **account, struct ipcc_error *err)
+int account_charge_connection(struct accounts *accounts, uid_t uid, bool admin, struct account **account,
+			      struct ipcc_error *err)
 {
 	uint32_t limit = config_limits(accounts->config, uid)->connections;
-	if (!fds_left(accounts, 1))
+	if (!fds_left(accounts, admin ? 1 : 1 + ADMIN_FDS))
 		return out_of_fds(accounts, err);
 	struct account *found = account_find(accounts, uid);
 	if (found == NULL)
 		return fail_errno(err, ENOMEM, "the broker cannot take the connection");
-	if (found->connections >= limit) {
+	/* A closed one counts until its socket is really gone, which what it was sent may delay. */
+	if (found->connections + reaper_foreign_left_of(uid) >= limit) {
 		account_drop_if_empty(found);
 		return fail(err, IPCC_REFUSED,
 			    "uid %u has %u connections open, its limit; close some, or raise connections in [limits]", uid, limit);
@@ -134,13 +139,41 @@ int account_charge_model(struct accounts *accounts, uid_t uid, uint32_t segments
 	return IPCC_OK;
 }
 
-void account_release_model(struct accounts *accounts, struct account *account, uint32_t segments, uint64_t bytes)
+void account_release_fds(struct accounts *accounts, struct account *account, uint32_t segments)
 {
 	account->models--;
 	account->segments -= segments;
-	account->bytes -= bytes;
 	accounts->models--;
 	accounts->segments -= segments;
+}
+
+void account_release_bytes(struct accounts *accounts, struct account *account, uint64_t bytes)
+{
+	account->bytes -= bytes;
 	accounts->bytes -= bytes;
 	account_drop_if_empty(account);
+}
+
+void account_release_model(struct accounts *accounts, struct account *account, uint32_t segments, uint64_t bytes)
+{
+	account_release_fds(accounts, account, segments);
+	account_release_bytes(accounts, account, bytes);
+}
+
+int account_charge_manifest(const struct accounts *accounts, struct account *account, uint64_t bytes,
+			    struct ipcc_error *err)
+{
+	uint64_t limit = config_limits(accounts->config, account->uid)->manifest_bytes;
+	if (limit != 0 && (bytes > limit || account->manifest_bytes > limit - bytes))
+		return fail(err, IPCC_REFUSED,
+			    "uid %u holds %" PRIu64 " bytes of manifests, and %" PRIu64 " more pass its limit of %" PRIu64
+			    "; evict models, or raise manifest_bytes in [limits]",
+			    account->uid, account->manifest_bytes, bytes, limit);
+	account->manifest_bytes += bytes;
+	return IPCC_OK;
+}
+
+void account_release_manifest(struct account *account, uint64_t bytes)
+{
+	account->manifest_bytes -= bytes;
 }

@@ -9,6 +9,7 @@
 #include "broker/config.h"
 #include "manifest/error.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
 
@@ -18,7 +19,8 @@ struct account {
 	uint32_t connections;
 	uint32_t models;
 	uint32_t segments;
-	uint64_t bytes;
+	uint64_t bytes;		 /* of segments; dropped ones too, while somebody maps them */
+	uint64_t manifest_bytes; /* in the broker's own memory */
 };
 
 struct accounts {
@@ -42,10 +44,19 @@ static inline uint32_t accounts_model_fds(const struct accounts *accounts)
 }
 
 /* Charge `uid`; the account is stored. IPCC_REFUSED names the limit and whose it is. */
-int account_charge_connection(struct accounts *accounts, uid_t uid, struct account **account, struct ipcc_error *err);
+/* `admin`: the last fds are for those who can put things right. */
+int account_charge_connection(struct accounts *accounts, uid_t uid, bool admin, struct account **account,
+			      struct ipcc_error *err);
 void account_release_connection(struct accounts *accounts, struct account *account);
 int account_charge_model(struct accounts *accounts, uid_t uid, uint32_t segments, uint64_t bytes,
 			 struct account **account, struct ipcc_error *err);
+/* A model that is dropped while it is leased gives back its fds first, and its bytes at the end. */
 void account_release_model(struct accounts *accounts, struct account *account, uint32_t segments, uint64_t bytes);
+void account_release_fds(struct accounts *accounts, struct account *account, uint32_t segments);
+void account_release_bytes(struct accounts *accounts, struct account *account, uint64_t bytes);
+/* For a uid that has a model charged. */
+int account_charge_manifest(const struct accounts *accounts, struct account *account, uint64_t bytes,
+			    struct ipcc_error *err);
+void account_release_manifest(struct account *account, uint64_t bytes);
 
 #endif

@@ -23,12 +23,13 @@ struct principals {
 	gid_t gids[CONFIG_MAX_PRINCIPALS];
 };
 
-/* What one uid may hold at a time. 0 for bytes: no limit. */
+/* What one uid may hold at a time. 0 for bytes and manifest_bytes: no limit. */
 struct limits {
 	uint32_t connections;
 	uint32_t models; /* resident and loading */
 	uint32_t segments;
 	uint64_t bytes;
+	uint64_t manifest_bytes; /* in the broker's memory */
 };
 
 #define CONFIG_MAX_USER_LIMITS 64

@@ -42,14 +42,14 @@ void conn_accept(struct server *server, int fd)
 		return;
 	}
 	*conn = (struct conn){.server = server, .number = ++server->counters.accepted, .fd = fd,
-			       .may_hold_fds = !server->fds_refused, .deadline_ms = UINT64_MAX,
-			       .read_by_ms = UINT64_MAX};
+			       .may_hold_fds = !server->fds_refused, .deadline_ms = UINT64_MAX};
 	TAILQ_INSERT_TAIL(&server->conns, conn, link);
 	int rc = peer_read(fd, server->overflow_is_real, &conn->peer, &err);
 	if (rc == IPCC_OK)
 		rc = policy_connect(&server->policy, conn_asker(conn), &err);
 	if (rc == IPCC_OK)
-		rc = account_charge_connection(&server->accounts, conn->peer.uid, &conn->account, &err);
+		rc = account_charge_connection(&server->accounts, conn->peer.uid,
+					       policy_is_admin(&server->policy, conn_asker(conn)), &conn->account, &err);
 	struct epoll_event event = {.events = conn->events = EPOLLIN | EPOLLRDHUP, .data.ptr = conn};
 	if (rc == IPCC_OK && epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
 		rc = fail_errno(&err, errno, "the broker cannot watch the connection");
@@ -83,7 +83,7 @@ void conn_update(struct conn *conn)
 	uint32_t events = EPOLLRDHUP;
 	if (conn->outgoing != NULL)
 		events |= EPOLLOUT;
-	else if (conn->parked.bytes == NULL && conn->draft == NULL && !conn->closing)
+	else if (!conn->closing)
 		events |= EPOLLIN;
 	if (events != conn->events) {
 		struct epoll_event event = {.events = events, .data.ptr = conn};
@@ -94,8 +94,6 @@ void conn_update(struct conn *conn)
 		conn->events = events;
 	}
 	conn->deadline_ms = wanted_deadline(conn);
-	if (conn->read_by_ms < conn->deadline_ms)
-		conn->deadline_ms = conn->read_by_ms;
 	server_note_deadline(conn->server, conn->deadline_ms);
 }
 
@@ -116,8 +114,11 @@ static int send_now(struct conn *conn, const uint8_t *bytes, size_t length, bool
 	if (!with_fds)
 		return wire_send(conn->fd, bytes, length, NULL, 0);
 	int rc = send_with_fds(conn, bytes, length);
-	if (rc == 0)
-		conn->read_by_ms = now_ms() + conn->server->config->write_ms;
+	if (rc == 0) {
+		if (conn->unread_fds == 0)
+			TAILQ_INSERT_TAIL(&conn->server->unread, conn, unread_link);
+		conn->unread_fds += conn->lease->segment_count + 1;
+	}
 	return rc;
 }
 
@@ -188,10 +189,10 @@ static void flush_outgoing(struct conn *conn)
 		conn_update(conn);
 }
 
-void conn_close_received(struct wire_fds *fds)
+void conn_close_received(const struct conn *conn, struct wire_fds *fds)
 {
 	for (unsigned i = 0; i < fds->count; i++)
-		reaper_close_foreign(&fds->fds[i]);
+		reaper_close_foreign(&fds->fds[i], conn->peer.uid);
 	fds->count = 0;
 }
 
@@ -204,13 +205,16 @@ static void receive(struct conn *conn)
 	ssize_t length = wire_receive(conn->fd, buffer, sizeof(buffer), &fds);
 	if (length == -EAGAIN)
 		return;
-	if (length > 0 && !fds.truncated) {
+	if (length > 0 && !fds.truncated && conn->parked.bytes == NULL && conn->draft == NULL) {
 		request_dispatch(conn, buffer, (size_t)length, &fds, false);
 		conn_update(conn);
 		return;
 	}
-	conn_close_received(&fds);
-	if (length > 0 || length == -EMSGSIZE) {
+	conn_close_received(conn, &fds);
+	if (length > 0 && !fds.truncated) {
+		fail(&err, IPCC_PROTOCOL, "a message came before the reply to the last request");
+		conn_goodbye(conn, &err);
+	} else if (length > 0 || length == -EMSGSIZE) {
 		fail(&err, IPCC_PROTOCOL,
 		     length > 0 ? "the message's file descriptors were cut off: more than %d, or the broker's table is full"
 				: "a message is longer than %d bytes",
@@ -233,19 +237,38 @@ void conn_event(struct conn *conn, uint32_t events)
 		flush_outgoing(conn);
 }
 
-int conn_unread(const struct conn *conn)
+/* Bytes that were sent and the peer has not read. */
+static int unread_bytes(const struct conn *conn)
 {
 	int bytes = 0;
 	return ioctl(conn->fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
 }
 
+static void forget_unread(struct conn *conn)
+{
+	if (conn->unread_fds > 0)
+		TAILQ_REMOVE(&conn->server->unread, conn, unread_link);
+	conn->unread_fds = 0;
+}
+
+uint64_t conn_unread_fds(struct server *server, uid_t uid)
+{
+	uint64_t sum = 0;
+	struct conn *conn, *next;
+	for (conn = TAILQ_FIRST(&server->unread); conn != NULL; conn = next) {
+		next = TAILQ_NEXT(conn, unread_link);
+		if (unread_bytes(conn) == 0)
+			forget_unread(conn);
+		else if (conn->peer.uid == uid)
+			sum += conn->unread_fds;
+	}
+	return sum;
+}
+
 void conn_expired(struct conn *conn)
 {
 	struct ipcc_error err;
-	if (conn->read_by_ms <= now_ms() && conn_unread(conn) == 0) {
-		conn->read_by_ms = UINT64_MAX;
-		conn_update(conn);
-	} else if (conn->outgoing != NULL || conn->read_by_ms <= now_ms()) {
+	if (conn->outgoing != NULL) {
 		conn_close(conn);
 	} else if (conn->parked.bytes != NULL) {
 		conn_retry(conn, true);
@@ -325,6 +348,7 @@ void conn_close(struct conn *conn)
 	conn->dead = true;
 	if (conn->draft != NULL)
 		draft_cancel(conn);
+	forget_unread(conn);
 	if (conn->claim != NULL)
 		server_remove_model(server, conn->claim);
 	conn_drop_lease(conn);
@@ -337,7 +361,7 @@ void conn_close(struct conn *conn)
 	shutdown(conn->fd, SHUT_RDWR);
 	if (conn->may_hold_fds) {
 		epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL); /* it stays open until it is its turn */
-		reaper_close_foreign(&conn->fd);
+		reaper_close_foreign(&conn->fd, conn->peer.uid);
 	}
 	fd_close(&conn->fd);
 	TAILQ_INSERT_TAIL(&server->dead, conn, dead_link);

@@ -4,11 +4,12 @@
  * A connection is in one of these, which decides what the loop listens for and when it gives up:
  *	fresh    no HELLO yet: closed after hello_ms
  *	idle     nothing held: closed after idle_ms
- *	holding  a lease or a claim: no time limit, the connection *is* the lease or the claim; but the reply that brought the
- *		 lease must be read within write_ms, since its fds count against the broker's user until then
- *	parked   a request waits for the registry to change, until its own deadline; nothing is read
- *	draft    its manifest is being validated; nothing is read
+ *	holding  a lease or a claim: no time limit, the connection *is* the lease or the claim
+ *	parked   a request waits for the registry to change, until its own deadline
+ *	draft    its manifest is being validated
  *	writing  the reply does not fit into the socket: closed after write_ms; nothing is read
+ * Whatever comes while a request is parked or a draft validated ends the connection: unread, it could be the connection's
+ * own socket, sent over itself, which would then never close.
  */
 #ifndef IPCC_BROKER_CONN_H
 #define IPCC_BROKER_CONN_H
@@ -52,9 +53,11 @@ struct conn {
 
 	struct model *lease;
 	uint64_t lease_since_ns; /* CLOCK_REALTIME */
-	uint32_t lease_request;	 /* the ATTACH that took it */
+	uint32_t lease_request;	 /* the ATTACH that took it, */
+	uint64_t lease_asked;	 /* and a hash of what it asked for */
 	TAILQ_ENTRY(conn) lease_link;
-	uint64_t read_by_ms; /* an attach reply went out, to be read by then: its fds are in flight; UINT64_MAX: none */
+	uint32_t unread_fds; /* of attach replies that went out and may not be read yet */
+	TAILQ_ENTRY(conn) unread_link;
 
 	struct parked parked;
 
@@ -71,8 +74,8 @@ static inline struct asker conn_asker(const struct conn *conn)
 /* Takes over `fd`, a socket that was just accepted; authenticates, charges, watches. On failure the peer is told why. */
 void conn_accept(struct server *server, int fd);
 
-/* Bytes that were sent and the peer has not read. */
-int conn_unread(const struct conn *conn);
+/* fds in attach replies to `uid` that are not read yet. The kernel counts them against the broker's user. */
+uint64_t conn_unread_fds(struct server *server, uid_t uid);
 
 /* epoll says so. */
 void conn_event(struct conn *conn, uint32_t events);
@@ -92,7 +95,7 @@ void conn_close(struct conn *conn);
 void conn_free(struct conn *conn);
 
 /* Closes what a peer sent and nobody took, in the reaper. */
-void conn_close_received(struct wire_fds *fds);
+void conn_close_received(const struct conn *conn, struct wire_fds *fds);
 
 /* Recomputes what to listen for and the deadline; after every change of state. */
 void conn_update(struct conn *conn);

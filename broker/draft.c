@@ -13,6 +13,7 @@
 #include "manifest/validate.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@
 #define SLICE_BYTES ((uint64_t)256 << 10)
 
 struct draft {
-	enum { DRAFT_COPY, DRAFT_VALIDATE, DRAFT_STAMP, DRAFT_SEAL } phase;
+	enum { DRAFT_COPY, DRAFT_VALIDATE, DRAFT_STAMP, DRAFT_SEAL, DRAFT_TAKEN } phase;
 	uint32_t request;
 	int source_fd; /* the publisher's */
 	int copy_fd;   /* ours */
@@ -47,6 +48,8 @@ void draft_cancel(struct conn *conn)
 {
 	struct draft *draft = conn->draft;
 	conn->draft = NULL;
+	if (draft->phase != DRAFT_TAKEN)
+		account_release_manifest(conn->claim->account, draft->bytes);
 	if (conn->server->drafting == conn)
 		conn->server->drafting = NULL;
 	TAILQ_REMOVE(&conn->server->drafts, conn, draft_link);
@@ -68,7 +71,12 @@ int draft_start(struct conn *conn, int *fd, uint64_t bytes, uint32_t request, st
 			    "the draft has %llu bytes and was announced with %llu; a manifest has %zu to %llu",
 			    (unsigned long long)facts.bytes, (unsigned long long)bytes, sizeof(struct manifest_header),
 			    (unsigned long long)MANIFEST_MAX_BYTES);
+	rc = account_charge_manifest(&conn->server->accounts, conn->claim->account, bytes, err);
+	if (rc != IPCC_OK)
+		return rc;
 	struct draft *draft = calloc(1, sizeof(*draft));
+	if (draft == NULL)
+		account_release_manifest(conn->claim->account, bytes);
 	if (draft == NULL)
 		return fail_errno(err, ENOMEM, "the broker cannot take the draft");
 	*draft = (struct draft){.request = request, .source_fd = fd_take(fd), .copy_fd = -1, .bytes = bytes};
@@ -95,6 +103,9 @@ static int step_copy(struct draft *draft, struct ipcc_error *err)
 	if (draft->done < draft->bytes)
 		return IPCC_OK;
 	reaper_close_memory(&draft->source_fd);
+	/* Whatever gets at it, a mapping of it can no longer lose its pages. */
+	if (fcntl(draft->copy_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+		return fail_errno(err, errno, "the broker cannot seal the copy of the draft");
 	void *map = mmap(NULL, draft->bytes, PROT_READ, MAP_SHARED, draft->copy_fd, 0);
 	if (map == MAP_FAILED)
 		return fail_errno(err, errno, "the broker cannot map the draft");
@@ -204,6 +215,7 @@ static void draft_finish(struct conn *conn, int rc, const struct ipcc_error *err
 	if (rc == IPCC_OK) {
 		claim->manifest_fd = fd_take(&draft->copy_fd);
 		claim->manifest_bytes = draft->bytes;
+		draft->phase = DRAFT_TAKEN;
 		claim->tensor_count = draft->tensor_count;
 		claim->generation = le64_get(draft->header.generation);
 		claim->created_ns = le64_get(draft->header.created_ns);
@@ -255,6 +267,7 @@ void draft_step(struct server *server)
 		rc = step_stamp(draft, &err);
 		break;
 	case DRAFT_SEAL:
+	case DRAFT_TAKEN:
 		break;
 	}
 	if (rc != IPCC_OK || draft->phase == DRAFT_SEAL)

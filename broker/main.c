@@ -12,10 +12,13 @@
 #include "manifest/fd.h"
 
 #include <argp.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* argp looks it up by name. */
 __attribute__((visibility("default"))) const char *argp_program_version = "ipc-cached " IPCC_VERSION;
@@ -58,11 +61,15 @@ static const struct argp parser = {options, parse_option, NULL,
 __attribute__((format(printf, 1, 2))) static void log_line(const char *format, ...)
 {
 	va_list list;
-	char line[1200];
+	char text[1200], line[1300];
 	va_start(list, format);
-	vsnprintf(line, sizeof(line), format, list);
+	vsnprintf(text, sizeof(text), format, list);
 	va_end(list);
-	fprintf(stderr, "ipc-cached: %s\n", line);
+	int length = snprintf(line, sizeof(line), "ipc-cached: %s\n", text);
+	/* Whoever reads the log must not be able to stop the broker by not reading: then lines are lost. */
+	struct pollfd log = {.fd = STDERR_FILENO, .events = POLLOUT};
+	if (poll(&log, 1, 0) == 1 && (log.revents & POLLOUT) && write(STDERR_FILENO, line, (size_t)length) < 0)
+		return; /* nowhere to say so */
 }
 
 static int complain(const struct ipcc_error *err)
@@ -104,6 +111,7 @@ int main(int argc, char **argv)
 	static struct config config;
 	if (fd_guard_standard() < 0)
 		return IPCC_FAILED;
+	signal(SIGPIPE, SIG_IGN); /* the log's reader may end */
 	argp_err_exit_status = IPCC_USAGE;
 	error_t failed = argp_parse(&parser, argc, argv, 0, NULL, &arguments);
 	if (failed != 0) {

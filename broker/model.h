@@ -47,7 +47,7 @@ struct model {
 	uint32_t segment_count;
 	struct model_segment *segments;
 	int manifest_fd; /* sealed and stamped, or -1 */
-	uint64_t manifest_bytes;
+	uint64_t manifest_bytes; /* charged */
 	uint32_t tensor_count;
 
 	struct conn *publisher; /* while LOADING */

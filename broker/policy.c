@@ -18,7 +18,7 @@ static bool listed(const struct principals *who, struct asker asker)
 	return false;
 }
 
-static bool is_admin(const struct policy *policy, struct asker asker)
+bool policy_is_admin(const struct policy *policy, struct asker asker)
 {
 	return asker.peer->uid == 0 || asker.peer->uid == policy->self;
 }
@@ -26,7 +26,7 @@ static bool is_admin(const struct policy *policy, struct asker asker)
 int policy_connect(const struct policy *policy, struct asker asker, struct ipcc_error *err)
 {
 	const struct config *config = policy->config;
-	if (is_admin(policy, asker) || listed(&config->attach, asker) || listed(&config->publish, asker) ||
+	if (policy_is_admin(policy, asker) || listed(&config->attach, asker) || listed(&config->publish, asker) ||
 	    listed(&config->evict, asker))
 		return IPCC_OK;
 	return fail(err, IPCC_REFUSED,
@@ -37,7 +37,7 @@ int policy_connect(const struct policy *policy, struct asker asker, struct ipcc_
 int policy_publish(const struct policy *policy, struct asker asker, enum ipcc_visibility visibility, gid_t visible_gid,
 		   struct ipcc_error *err)
 {
-	if (!is_admin(policy, asker) && !listed(&policy->config->publish, asker))
+	if (!policy_is_admin(policy, asker) && !listed(&policy->config->publish, asker))
 		return fail(err, IPCC_REFUSED,
 			    "uid %u may not publish here; list it under publish in [access] of the broker's configuration",
 			    asker.peer->uid);
@@ -59,7 +59,7 @@ int policy_rank(const struct policy *policy, struct asker asker, const struct mo
 		trusted = trusted || policy->config->trusted.uids[i] == owner;
 	if (!root && !trusted)
 		return -1;
-	if (!is_admin(policy, asker) && !listed(&policy->config->attach, asker))
+	if (!policy_is_admin(policy, asker) && !listed(&policy->config->attach, asker))
 		return -1;
 	/* Who holds a GPU's fd can write to it. */
 	if (!segment_is_host(&model->key) && !listed(&policy->config->attach_gpu, asker))
@@ -72,12 +72,12 @@ int policy_rank(const struct policy *policy, struct asker asker, const struct mo
 
 bool policy_visible(const struct policy *policy, struct asker asker, const struct model *model)
 {
-	return is_admin(policy, asker) || listed(&policy->config->evict, asker) || policy_rank(policy, asker, model) >= 0;
+	return policy_is_admin(policy, asker) || listed(&policy->config->evict, asker) || policy_rank(policy, asker, model) >= 0;
 }
 
 int policy_evict(const struct policy *policy, struct asker asker, const struct model *model, struct ipcc_error *err)
 {
-	if (model->account->uid == asker.peer->uid || is_admin(policy, asker) || listed(&policy->config->evict, asker))
+	if (model->account->uid == asker.peer->uid || policy_is_admin(policy, asker) || listed(&policy->config->evict, asker))
 		return IPCC_OK;
 	return fail(err, IPCC_REFUSED,
 		    "the model belongs to uid %u; only it, the broker's user, root, or who is listed under evict in [access] may evict it",

@@ -27,6 +27,9 @@ struct asker {
 
 struct model;
 
+/* The broker's own user, or root. */
+bool policy_is_admin(const struct policy *policy, struct asker asker);
+
 /* IPCC_REFUSED, with what to change, when not. */
 int policy_connect(const struct policy *policy, struct asker asker, struct ipcc_error *err);
 int policy_publish(const struct policy *policy, struct asker asker, enum ipcc_visibility visibility, gid_t visible_gid,

@@ -16,48 +16,90 @@
 /* How long the end of the broker waits for foreign fds. The process's end closes them in any case. */
 #define STOP_FOREIGN_MS 200
 
+struct item {
+	int fd;
+	uid_t uid;
+};
+
+#define MAX_THREADS 32
+
 struct lane {
 	unsigned max_threads;
+	unsigned max_threads_of_uid;
 	pthread_mutex_t lock;
 	pthread_cond_t work; /* something was queued, or the lane stops */
 	pthread_cond_t ended;
-	int *queue;
+	struct item *queue;
 	unsigned queued, capacity;
-	unsigned closing; /* taken from the queue, not closed yet */
+	uid_t closing_of[MAX_THREADS]; /* whose fds were taken from the queue and are not closed yet */
+	unsigned closing;
 	unsigned threads, idle;
 	bool stopping;
 };
 
 static struct lane memory = {.max_threads = 1,
+			     .max_threads_of_uid = 1,
 			     .lock = PTHREAD_MUTEX_INITIALIZER,
 			     .work = PTHREAD_COND_INITIALIZER,
 			     .ended = PTHREAD_COND_INITIALIZER};
-/* Eight fds may hang before others wait behind them. */
-static struct lane foreign = {.max_threads = 8,
+/* So many fds may hang before others wait behind them; of one uid, so few. */
+static struct lane foreign = {.max_threads = MAX_THREADS,
+			      .max_threads_of_uid = 4,
 			      .lock = PTHREAD_MUTEX_INITIALIZER,
 			      .work = PTHREAD_COND_INITIALIZER,
 			      .ended = PTHREAD_COND_INITIALIZER};
+
+static unsigned closing_of(const struct lane *lane, uid_t uid)
+{
+	unsigned count = 0;
+	for (unsigned i = 0; i < lane->closing; i++)
+		count += lane->closing_of[i] == uid;
+	return count;
+}
+
+/* Takes the newest item of a uid that does not occupy its share of threads yet. */
+static bool lane_take(struct lane *lane, struct item *item)
+{
+	for (unsigned i = lane->queued; i-- > 0;) {
+		if (closing_of(lane, lane->queue[i].uid) >= lane->max_threads_of_uid)
+			continue;
+		*item = lane->queue[i];
+		lane->queue[i] = lane->queue[--lane->queued];
+		lane->closing_of[lane->closing++] = item->uid;
+		return true;
+	}
+	return false;
+}
+
+static void lane_closed(struct lane *lane, uid_t uid)
+{
+	unsigned i = 0;
+	while (lane->closing_of[i] != uid)
+		i++;
+	lane->closing_of[i] = lane->closing_of[--lane->closing];
+	pthread_cond_signal(&lane->work); /* another one of this uid may have its turn */
+}
 
 static void *reap(void *context)
 {
 	struct lane *lane = context;
 	pthread_mutex_lock(&lane->lock);
 	for (;;) {
+		struct item item;
+		bool taken;
 		lane->idle++;
-		while (lane->queued == 0 && !lane->stopping)
+		while (!(taken = lane_take(lane, &item)) && !(lane->stopping && lane->queued == 0))
 			pthread_cond_wait(&lane->work, &lane->lock);
 		lane->idle--;
-		if (lane->queued == 0)
+		if (!taken)
 			break;
-		int fd = lane->queue[--lane->queued];
-		lane->closing++;
 		pthread_mutex_unlock(&lane->lock);
 		/* A socket that lingers is told not to; other files do not know the option. */
 		struct linger off = {0};
-		setsockopt(fd, SOL_SOCKET, SO_LINGER, &off, sizeof(off));
-		close(fd);
+		setsockopt(item.fd, SOL_SOCKET, SO_LINGER, &off, sizeof(off));
+		close(item.fd);
 		pthread_mutex_lock(&lane->lock);
-		lane->closing--;
+		lane_closed(lane, item.uid);
 	}
 	lane->threads--;
 	pthread_cond_broadcast(&lane->ended);
@@ -88,7 +130,7 @@ static bool lane_has_room(struct lane *lane)
 	if (lane->queued < lane->capacity)
 		return true;
 	unsigned capacity = lane->capacity == 0 ? 64 : 2 * lane->capacity;
-	int *queue = realloc(lane->queue, capacity * sizeof(*queue));
+	struct item *queue = realloc(lane->queue, capacity * sizeof(*queue));
 	if (queue == NULL)
 		return false;
 	lane->queue = queue;
@@ -96,19 +138,19 @@ static bool lane_has_room(struct lane *lane)
 	return true;
 }
 
-static void lane_put(struct lane *lane, int *fd)
+static void lane_put(struct lane *lane, int *fd, uid_t uid)
 {
 	if (*fd < 0)
 		return;
 	pthread_mutex_lock(&lane->lock);
 	bool taken = lane_has_room(lane);
 	if (taken) {
-		lane->queue[lane->queued++] = fd_take(fd);
+		lane->queue[lane->queued++] = (struct item){.fd = fd_take(fd), .uid = uid};
 		if (lane->idle < lane->queued && lane->threads < lane->max_threads)
 			lane_start_thread(lane);
 		taken = lane->threads > 0;
 		if (!taken)
-			*fd = lane->queue[--lane->queued];
+			*fd = lane->queue[--lane->queued].fd;
 		pthread_cond_signal(&lane->work);
 	}
 	pthread_mutex_unlock(&lane->lock);
@@ -144,18 +186,28 @@ static void lane_stop(struct lane *lane, long limit_ms)
 
 void reaper_close_memory(int *fd)
 {
-	lane_put(&memory, fd);
+	lane_put(&memory, fd, 0);
 }
 
-void reaper_close_foreign(int *fd)
+void reaper_close_foreign(int *fd, uid_t uid)
 {
-	lane_put(&foreign, fd);
+	lane_put(&foreign, fd, uid);
 }
 
 unsigned reaper_foreign_left(void)
 {
 	pthread_mutex_lock(&foreign.lock);
 	unsigned left = foreign.queued + foreign.closing;
+	pthread_mutex_unlock(&foreign.lock);
+	return left;
+}
+
+unsigned reaper_foreign_left_of(uid_t uid)
+{
+	pthread_mutex_lock(&foreign.lock);
+	unsigned left = closing_of(&foreign, uid);
+	for (unsigned i = 0; i < foreign.queued; i++)
+		left += foreign.queue[i].uid == uid;
 	pthread_mutex_unlock(&foreign.lock);
 	return left;
 }

@@ -10,14 +10,18 @@
 #ifndef IPCC_BROKER_REAPER_H
 #define IPCC_BROKER_REAPER_H
 
-/* Take over *fd and leave -1 there. From the loop's thread only. */
-void reaper_close_memory(int *fd);
-void reaper_close_foreign(int *fd);
+#include <sys/types.h>
 
-/* Foreign fds that are not closed yet. They count against the broker's fd limit, and publishing stops above
- * REAPER_MAX_FOREIGN: only a peer that wants to block us gets there. */
-#define REAPER_MAX_FOREIGN 1024
+/* Take over *fd and leave -1 there. From the loop's thread only. `uid` chose what the fd is: one uid's fds never occupy all
+ * threads. */
+void reaper_close_memory(int *fd);
+void reaper_close_foreign(int *fd, uid_t uid);
+
+/* Foreign fds that are not closed yet: of all uids, which count against the broker's fd limit; and of one, which may not
+ * publish above REAPER_MAX_FOREIGN: only who wants to block us gets there. */
+#define REAPER_MAX_FOREIGN 256
 unsigned reaper_foreign_left(void);
+unsigned reaper_foreign_left_of(uid_t uid);
 
 /* Waits until all memory is freed, and a moment for the rest; ends the threads. */
 void reaper_stop(void);

@@ -65,7 +65,7 @@ void request_dispatch(struct conn *conn, const uint8_t *bytes, size_t length, st
 		message_start(&reply, request.type, request.id, IPCC_OK);
 		rc = kinds[request.type].handle(conn, &request, &reply, &err);
 	}
-	conn_close_received(fds);
+	conn_close_received(conn, fds);
 	if (rc == REQUEST_LATER || conn->dead)
 		return;
 	conn_unpark(conn);

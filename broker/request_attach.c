@@ -5,11 +5,26 @@
 #include "broker/request.h"
 #include "manifest/fail.h"
 
+/* The part of the kernel's limit for fds in flight, which is the broker's RLIMIT_NOFILE, that one uid may use up. */
+#define UNREAD_SHARE 4
+
+/* Tells a request that was sent again from another one with the same id. */
+static uint64_t asked(const struct request *request)
+{
+	return hash_name(request->bytes, request->length, 0);
+}
+
 static int attach_found(struct conn *conn, struct request *request, struct model *model, struct message *reply,
 			struct ipcc_error *err)
 {
 	struct server *server = conn->server;
+	uint64_t unread = conn_unread_fds(server, conn->peer.uid);
+	if (unread > 0 && unread + model->segment_count + 1 > server->accounts.fd_limit / UNREAD_SHARE)
+		return fail(err, IPCC_REFUSED,
+			    "uid %u has %llu file descriptors in replies that it has not read; read them, or end those processes",
+			    conn->peer.uid, (unsigned long long)unread);
 	if (conn->lease == NULL) {
+		conn->lease_asked = asked(request);
 		conn_take_lease(conn, model, request->id);
 		int rc = server_journal_lease(server->journal, conn, err);
 		if (rc != IPCC_OK) {
@@ -59,9 +74,10 @@ int handle_attach(struct conn *conn, struct request *request, struct message *re
 		return rc;
 	if (!cursor_finished(&request->body))
 		rc = fail(err, IPCC_PROTOCOL, "ATTACH: its lengths do not add up");
-	else if (conn->read_by_ms != UINT64_MAX && conn_unread(conn) > 0)
+	else if (conn->unread_fds > 0 && conn_unread_fds(conn->server, conn->peer.uid) > 0 && conn->unread_fds > 0)
 		rc = fail(err, IPCC_PROTOCOL, "ATTACH before the reply to the last one was read");
-	else if (conn->lease != NULL && (conn->lease_request != request->id || conn->lease->dropped))
+	else if (conn->lease != NULL && (conn->lease_request != request->id || conn->lease_asked != asked(request) ||
+					 conn->lease->dropped))
 		rc = fail(err, IPCC_REFUSED, "this connection holds a lease already; detach, or open a second one");
 	else if (conn->lease != NULL) /* sent again: the same answer */
 		rc = attach_found(conn, request, conn->lease, reply, err);

@@ -39,18 +39,20 @@ int handle_stat(struct conn *conn, struct request *request, struct message *repl
 {
 	const struct server *server = conn->server;
 	const struct counters *counters = &server->counters;
-	uint64_t loading = 0;
+	uint64_t loading = 0, resident = 0;
 	const struct model *model;
 	if (!cursor_finished(&request->body))
 		return fail(err, IPCC_PROTOCOL, "STAT has no body");
-	TAILQ_FOREACH(model, &server->registry.models, link)
+	TAILQ_FOREACH(model, &server->registry.models, link) {
 		loading += model->state == IPCC_MODEL_LOADING;
+		resident += model->state != IPCC_MODEL_LOADING;
+	}
 	struct stat_reply body = {
 		.pid = le32_make((uint32_t)getpid()),
 		.uid = le32_make(server->policy.self),
 		.uptime_ns = le64_make(now_ms() * 1000000 - server->started_ns),
 		.connections = le64_make(server->accounts.connections),
-		.models = le64_make(server->accounts.models - loading),
+		.models = le64_make(resident),
 		.loading = le64_make(loading),
 		.leases = le64_make(server->lease_count),
 		.bytes = le64_make(server->accounts.bytes),
@@ -199,6 +201,21 @@ static int evict_model(struct conn *conn, struct request *request, struct model 
 	return IPCC_OK;
 }
 
+/* A model that is loading goes with its publisher's connection. */
+static int evict_publisher(struct conn *conn, struct model *model, struct message *reply, struct ipcc_error *err)
+{
+	struct ipcc_error reason;
+	struct evict_reply body = {.id = le64_make(model->id)};
+	int rc = policy_evict(&conn->server->policy, conn_asker(conn), model, err);
+	if (rc != IPCC_OK)
+		return rc;
+	conn->server->counters.evictions++;
+	fail(&reason, IPCC_REFUSED, "the publication was ended by uid %u, process %d", conn->peer.uid, conn->peer.pid);
+	conn_goodbye(model->publisher, &reason);
+	message_append(reply, &body, sizeof(body));
+	return IPCC_OK;
+}
+
 int handle_evict(struct conn *conn, struct request *request, struct message *reply, struct ipcc_error *err)
 {
 	struct server *server = conn->server;
@@ -226,7 +243,9 @@ int handle_evict(struct conn *conn, struct request *request, struct message *rep
 		rc = fail(err, IPCC_INVALID, "name the model to evict");
 	} else {
 		rc = registry_select_visible(&server->registry, &server->policy, conn_asker(conn), &want, &model, err);
-		if (rc == IPCC_OK)
+		if (rc == IPCC_BUSY && mode == IPCC_EVICT_FORCE)
+			rc = evict_publisher(conn, model, reply, err);
+		else if (rc == IPCC_OK)
 			rc = evict_model(conn, request, model, mode, want.wait_ms, reply, err);
 	}
 	selection_fini(&want);

@@ -89,7 +89,9 @@ static int begin_conflict(struct conn *conn, struct request *request, const stru
 /* A BEGIN that was sent again. */
 static bool same_claim(const struct model *claim, const struct begin *begin)
 {
-	bool same = key_equal(&claim->key, &begin->key) && claim->segment_count == begin->segment_count;
+	bool same = key_equal(&claim->key, &begin->key) && claim->segment_count == begin->segment_count &&
+		    claim->visibility == begin->visibility && claim->visible_gid == begin->visible_gid &&
+		    strlen(claim->name) == begin->name_bytes && memcmp(claim->name, begin->name, begin->name_bytes) == 0;
 	for (uint32_t i = 0; same && i < claim->segment_count; i++)
 		same = claim->segments[i].bytes == begin->segment_bytes[i];
 	return same;
@@ -100,9 +102,10 @@ static int begin_claim(struct conn *conn, struct begin *begin, struct ipcc_error
 	struct server *server = conn->server;
 	struct account *account;
 	uint64_t bytes = 0;
-	if (reaper_foreign_left() > REAPER_MAX_FOREIGN)
+	if (reaper_foreign_left_of(conn->peer.uid) > REAPER_MAX_FOREIGN)
 		return fail(err, IPCC_BUSY,
-			    "the broker is still closing file descriptors that publishers sent and that it could not take; try again");
+			    "the broker is still closing file descriptors that uid %u sent and that it could not take; try again",
+			    conn->peer.uid);
 	int rc = sum_segments(begin, &bytes, err);
 	if (rc == IPCC_OK)
 		rc = account_charge_model(&server->accounts, conn->peer.uid, begin->segment_count, bytes, &account, err);
@@ -213,7 +216,10 @@ int handle_draft(struct conn *conn, struct request *request, struct message *rep
 	for (uint32_t i = 0; i < claim->segment_count; i++)
 		if (claim->segments[i].fd < 0)
 			return fail(err, IPCC_REFUSED, "DRAFT before segment %u was handed over", i);
-	reaper_close_memory(&claim->manifest_fd); /* a second draft replaces the first */
+	/* A second draft replaces the first. */
+	reaper_close_memory(&claim->manifest_fd);
+	account_release_manifest(claim->account, claim->manifest_bytes);
+	claim->manifest_bytes = 0;
 	int rc = draft_start(conn, &request->fds->fds[0], le64_get(fixed.bytes), request->id, err);
 	return rc == IPCC_OK ? REQUEST_LATER : rc;
 }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <seccomp.h>
+#include <sys/prctl.h>
 
 #ifdef NO_SANDBOX
 
@@ -20,7 +21,7 @@ int sandbox_enter(struct ipcc_error *err)
 
 static const int allowed[] = {
 	/* the loop and its connections */
-	SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait), SCMP_SYS(epoll_ctl), SCMP_SYS(accept4), SCMP_SYS(recvmsg),
+	SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait), SCMP_SYS(epoll_ctl), SCMP_SYS(accept4), SCMP_SYS(recvmsg),
 	SCMP_SYS(sendmsg), SCMP_SYS(shutdown), SCMP_SYS(getsockopt), SCMP_SYS(setsockopt), SCMP_SYS(ioctl), SCMP_SYS(read),
 	SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(close),
 	/* memfds */
@@ -59,6 +60,9 @@ int sandbox_enter(struct ipcc_error *err)
 	if (filter == NULL)
 		return fail_errno(err, ENOMEM, "cannot prepare the sandbox");
 	int rc = add_rules(filter);
+	/* Processes of the same user cannot reach in through /proc/PID/fd or ptrace either. */
+	if (rc == 0 && prctl(PR_SET_DUMPABLE, 0) != 0)
+		rc = -errno;
 	if (rc == 0)
 		rc = seccomp_load(filter);
 	seccomp_release(filter);

@@ -170,6 +170,7 @@ int server_init(struct server *server, const struct config *config, int listen_f
 	TAILQ_INIT(&server->registry.models);
 	TAILQ_INIT(&server->conns);
 	TAILQ_INIT(&server->dead);
+	TAILQ_INIT(&server->unread);
 	TAILQ_INIT(&server->drafts);
 	uint32_t fd_limit = 0;
 	int rc = raise_fd_limit(&fd_limit, err);
@@ -348,7 +349,11 @@ void server_remove_model(struct server *server, struct model *model)
 		server_journal_model(server->journal, model, JOURNAL_GONE, NULL);
 	}
 	TAILQ_REMOVE(&server->registry.models, model, link);
-	account_release_model(&server->accounts, model->account, model->segment_count, model->bytes);
+	if (!model->dropped) {
+		account_release_manifest(model->account, model->manifest_bytes);
+		account_release_fds(&server->accounts, model->account, model->segment_count);
+	}
+	account_release_bytes(&server->accounts, model->account, model->bytes);
 	model_free(model);
 	server->registry_changed = true;
 }
@@ -376,6 +381,8 @@ void server_drop_model(struct server *server, struct model *model)
 	server->registry_changed = true;
 	server_journal_model(server->journal, model, JOURNAL_DROPPED, NULL);
 	model_drop_fds(model);
+	account_release_manifest(model->account, model->manifest_bytes);
+	account_release_fds(&server->accounts, model->account, model->segment_count);
 	/* Telling one may end its connection, and with the last lease the model: hold on to it by its id. */
 	uint64_t id = model->id;
 	struct conn *conn;

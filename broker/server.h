@@ -50,6 +50,7 @@ struct server {
 
 	TAILQ_HEAD(, conn) conns;  /* the dead ones too, so that closing one while walking over them is safe */
 	TAILQ_HEAD(, conn) dead;   /* freed at the end of the turn, when no event can name them */
+	TAILQ_HEAD(, conn) unread; /* were sent fds that they may not have read yet */
 	TAILQ_HEAD(, conn) drafts; /* in the order of arrival */
 	struct conn *drafting;	   /* whose draft is being copied and validated, or NULL */
 	uid_t drafted_uid;	   /* whose it was last: others come first */

@@ -177,6 +177,8 @@ static int check_seals(int fd, int needed, const char *what, struct ipcc_error *
 	return 0;
 }
 
+#define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
+
 static int check(int fd, int seals, const char *what, struct memfd_facts *facts, struct ipcc_error *err)
 {
 	struct stat st;
@@ -188,6 +190,17 @@ static int check(int fd, int seals, const char *what, struct memfd_facts *facts,
 		return code;
 	if (fstat(fd, &st) < 0)
 		return fail_errno(err, errno, "%s: fstat", what);
+	/* Pages behind the end, which fallocate can keep there, would count in the place of holes. Cutting the file to the
+	 * size that it has frees them, and the seals permit that; what is more than a huge page's rest is refused before,
+	 * since freeing takes time. */
+	uint64_t allocated = (uint64_t)st.st_blocks * 512;
+	if (allocated > (uint64_t)st.st_size + HUGE_PAGE_BYTES)
+		return fail(err, IPCC_INVALID,
+			    "%s has %" PRIu64 " bytes allocated and is only %" PRIu64 " bytes long; free what is behind its end",
+			    what, allocated, (uint64_t)st.st_size);
+	if (ftruncate(fd, st.st_size) != 0 || fstat(fd, &st) != 0)
+		return fail(err, IPCC_INVALID, "%s cannot be cut to its own size (%s); send it open for reading and writing", what,
+			    strerror(errno));
 	if ((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size)
 		return fail(err, IPCC_INVALID,
 			    "%s is sparse: %" PRIu64 " of its %" PRIu64 " bytes are allocated, and readers would "

@@ -56,7 +56,7 @@ struct memfd_facts {
 	ino_t inode;
 };
 
-/* Is `fd` a memfd, readable, with all four seals of memfd_seal, and no holes? (Readers' faults in a sealed but sparse
+/* Is `fd` a memfd, open for reading and writing, with all four seals of memfd_seal, and no holes? (Readers' faults in a sealed but sparse
  * memfd would allocate memory.) Stores size and identity. IPCC_INVALID with the reason otherwise; `what` names the fd
  * in the message ("segment 3"). Never blocks, whatever the fd is. */
 int memfd_check(int fd, const char *what, struct memfd_facts *facts, struct ipcc_error *err);

@@ -139,6 +139,15 @@ struct manifest_tensor {
 /* A file that was written so shortly before it was looked at could be written again without a change of its times: two
  * seconds is the coarsest granularity in use (FAT). */
 #define MANIFEST_RACY_NS UINT64_C(2000000000)
+/* A change time that is no whole second comes from a file system that counts in the kernel's ticks, 10 ms at most. */
+#define MANIFEST_RACY_TICK_NS UINT64_C(20000000)
+
+/* When a file with these times can no longer be changed without it showing in them. */
+static inline uint64_t manifest_settled_ns(uint64_t mtime_ns, uint64_t ctime_ns)
+{
+	uint64_t racy = ctime_ns % 1000000000 == 0 ? MANIFEST_RACY_NS : MANIFEST_RACY_TICK_NS;
+	return mtime_ns + MANIFEST_RACY_NS > ctime_ns + racy ? mtime_ns + MANIFEST_RACY_NS : ctime_ns + racy;
+}
 
 struct manifest_source {
 	struct manifest_string name; /* relative to the model's folder, or the file's name */

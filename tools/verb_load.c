@@ -110,8 +110,8 @@ static uint64_t unsettled_ns(const struct checkpoint *cp)
 	uint64_t longest = 0;
 	for (uint32_t i = 0; i < cp->file_count; i++) {
 		const struct source *source = &cp->files[i].header.source;
-		uint64_t settled = source->mtime_ns + MANIFEST_RACY_NS;
-		if (source->mtime_ns <= source->stat_ns && settled > source->stat_ns)
+		uint64_t settled = manifest_settled_ns(source->mtime_ns, source->ctime_ns);
+		if (source->mtime_ns <= source->stat_ns && source->ctime_ns <= source->stat_ns && settled > source->stat_ns)
 			longest = settled - source->stat_ns > longest ? settled - source->stat_ns : longest;
 	}
 	return longest;

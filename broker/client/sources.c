@@ -1,8 +1,8 @@
 /*
  * Are the caller's own files those that the model was made of? Only the client can tell: the broker may not see them.
  *
- * Per file: *same* (device, inode, size, mtime, ctime equal, and the mtime was not within MANIFEST_RACY_NS of the load's stat, when
- * a later write could have left it as it was); *different* (size, or content where it is compared); else *unknown*, as
+ * Per file: *same* (device, inode, size, mtime, ctime equal, and the last change was not so close to the load's stat that a later
+ * write could have left them as they were); *different* (size, or content where it is compared); else *unknown*, as
  * through overlays, copies, chmod and hard links: then the content decides, if the caller allows the time for it.
  */
 #include "broker/client/client.h"
@@ -48,9 +48,9 @@ static int open_file(struct comparison *c, struct ipcc_error *err)
 
 static bool same_file(const struct ipcc_source *s, const struct stat *st)
 {
-	uint64_t mtime = nanoseconds(st->st_mtim);
+	uint64_t mtime = nanoseconds(st->st_mtim), ctime = nanoseconds(st->st_ctim);
 	return s->device == st->st_dev && s->inode == st->st_ino && s->bytes == (uint64_t)st->st_size &&
-	       s->mtime_ns == mtime && s->ctime_ns == nanoseconds(st->st_ctim) && s->stat_ns >= mtime + MANIFEST_RACY_NS;
+	       s->mtime_ns == mtime && s->ctime_ns == ctime && s->stat_ns >= manifest_settled_ns(mtime, ctime);
 }
 
 static int compare_content(const struct comparison *c, struct ipcc_error *err)

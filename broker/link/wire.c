@@ -7,6 +7,7 @@
 
 #include "manifest/fail.h"
 #include "manifest/fd.h"
+#include "manifest/utf8.h"
 
 #include <errno.h>
 #include <sys/socket.h>
@@ -131,9 +132,10 @@ static void read_text(struct cursor *c, size_t bytes, char *to, size_t capacity)
 {
 	const char *from = cursor_take(c, bytes);
 	size_t kept = from == NULL ? 0 : bytes < capacity ? bytes : capacity - 1;
-	for (size_t i = 0; i < kept; i++)
-		to[i] = (unsigned char)from[i] < 0x20 || from[i] == 0x7f ? '?' : from[i];
+	if (kept > 0)
+		memcpy(to, from, kept);
 	to[kept] = '\0';
+	utf8_clean(to);
 }
 
 int message_read_error(const void *body, size_t bytes, int code, struct ipcc_error *err)

@@ -279,8 +279,8 @@ def test_a_holder_ends_with_its_input_but_not_for_want_of_one(broker, cli, resid
         assert holder.wait(60) == 0
     with subprocess.Popen(cli.command("attach", "small", "--hold", "--json"), stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as holder:
-        wait_until(lambda: broker.stat()["leases"] == 1, "the lease")
-        assert holder.poll() is None
+        assert holder.stdout.readline() == b"{\n"  # from here on it holds
+        assert holder.poll() is None and broker.stat()["leases"] == 1
         holder.send_signal(signal.SIGTERM)
         _, err = holder.communicate(timeout=60)
         check_clean(err.decode())

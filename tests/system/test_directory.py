@@ -234,10 +234,22 @@ def test_a_broker_does_not_start_in(other_users, binaries, broker, folder, what)
 def test_a_broker_does_not_remove_what_is_no_socket(binaries, broker, folder):
     path = folder / "other"
     path.mkdir(0o700)
+    (path / "broker.lock").write_text("")
     (path / "broker.sock").write_text("precious")
     status, said = failing_start(binaries, path)
     assert status == 6 and "in the way" in said
     assert (path / "broker.sock").read_text() == "precious"
+
+
+def test_a_folder_of_other_things_is_no_brokers_and_stays_as_it_is(binaries, broker, folder):
+    """A typing error must not close somebody's folder to everybody."""
+    path = folder / "photographs"
+    path.mkdir(0o755)
+    path.chmod(0o755)
+    (path / "cat").write_text("miaow")
+    status, said = failing_start(binaries, path, "[broker]\nopen = owner\n")
+    assert status == 6 and "not empty" in said
+    assert path.stat().st_mode & 0o7777 == 0o755 and os.listdir(path) == ["cat"]
 
 
 @pytest.mark.parametrize("text, says", [

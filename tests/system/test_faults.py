@@ -19,7 +19,8 @@ FAULTS = [
     ("sendmsg", errno.ENOBUFS), ("recvmsg", errno.ENOMEM), ("getsockopt", errno.EPERM), ("fcntl", errno.EINVAL),
     ("malloc", errno.ENOMEM), ("calloc", errno.ENOMEM), ("realloc", errno.ENOMEM),
 ]
-BROKER_FAULTS = [fault for fault in FAULTS if fault[0] not in ("socket", "fallocate")] + [
+# The broker allocates nothing that large; and libseccomp 2.5, at its start, does not survive a failing realloc.
+BROKER_FAULTS = [fault for fault in FAULTS if fault[0] not in ("socket", "fallocate", "realloc")] + [
     ("epoll_ctl", errno.ENOMEM), ("accept4", errno.EMFILE), ("accept4", errno.ENFILE)]
 MOST = 60  # calls of one function that are tried
 

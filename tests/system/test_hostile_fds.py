@@ -176,7 +176,7 @@ def test_a_segment_has_the_promised_size(broker, client, size):
 def test_one_memfd_is_no_two_segments(broker, client):
     Handmade(segments=2).begin(client)
     with closing(protocol.sealed(size=8192)) as fd:
-        again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+        again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
         with closing(again):
             for pair in ((fd, fd), (fd, again)):
                 with pytest.raises(Failure) as refused:

@@ -264,6 +264,19 @@ def test_an_attach_whose_reply_is_not_read_holds_its_lease_and_nothing_else(brok
     wait_until(lambda: client.stat()["leases"] == 0, "the leases to end")
 
 
+def test_an_engine_that_has_read_its_attach_may_read_later_replies_late(start_broker):
+    broker = start_broker(SHORT, leaves_models=True)
+    with broker.connect() as engine, broker.connect() as watcher:
+        Handmade().publish(watcher)
+        engine.attach("handmade").close()
+        ping = engine.send(PING)
+        end = time.monotonic() + 0.8  # several times write_ms
+        while time.monotonic() < end:
+            assert watcher.stat()["leases"] == 1, "the lease ended for want of a reader of another reply"
+            time.sleep(0.02)
+        engine.wait_for(PING, ping)
+
+
 # ---- many connections ----
 
 

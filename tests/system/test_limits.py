@@ -10,7 +10,7 @@ import protocol
 from harness import failing_start, turned_away, wait_until
 from models import Handmade
 from protocol import ATTACH, REFUSED, Failure, selector
-from users import connect_as
+from users import connect_as, user_prefix
 
 
 def limited(soft, hard=None):
@@ -110,28 +110,26 @@ def test_a_load_with_too_few_fds_says_so_and_leaves_nothing(broker, cli, small):
 
 
 def test_who_reads_no_replies_cannot_keep_others_from_attaching(start_broker, other_users, folder):
-    """The fds of unread replies count against the broker's user, who is not root here: they are given a time."""
-    uid = 1234
+    """The fds of unread replies count against the broker's user, who is not root here: each uid has a share of them."""
+    uid, deaf_uid = 1777, 1778  # of their own: the kernel counts what is in flight per user, over all processes
     os.chown(folder, uid, uid)
     prefix = ("setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", *limited(1024))
-    broker = start_broker("[timeouts]\nwrite_ms = 300\n", prefix=prefix, user=prefix[:6], leaves_models=True)
+    config = f"[broker]\nopen = all\n[access]\nattach = {deaf_uid}\ntrusted = {uid}\n"
+    broker = start_broker(config, prefix=prefix, user=prefix[:6], leaves_models=True)
     with connect_as(uid, broker.directory) as client:
-        Handmade(segments=200, size=4096).publish(client)
-        deaf = [connect_as(uid, broker.directory) for _ in range(12)]
+        Handmade(segments=200, size=4096).publish(client, visibility=protocol.ALL)
+        deaf = [connect_as(deaf_uid, broker.directory) for _ in range(12)]
         for each in deaf:
             each.send(ATTACH, selector("handmade"))
-
-        def attaches():
-            try:
-                client.attach("handmade").close()
-                return True
-            except Failure as failure:
-                assert failure.code == REFUSED and "have not read" in failure.message
-                return False
-
-        wait_until(attaches, "an attach while others do not read theirs", 10, every=0.05)
-        for each in deaf:
+        with connect_as(deaf_uid, broker.directory) as late, pytest.raises(Failure) as refused:
+            late.attach("handmade")
+        assert refused.value.code == REFUSED and f"uid {deaf_uid} has 201 file descriptors" in refused.value.message
+        client.attach("handmade").close()
+        deaf[0].close()  # its share is free again
+        for each in deaf[1:]:
             each.close()
+        with connect_as(deaf_uid, broker.directory) as late:
+            late.attach("handmade").close()
 
 
 # ---- time ----

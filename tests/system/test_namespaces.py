@@ -49,10 +49,18 @@ def test_a_peer_in_an_unmapped_namespace_is_still_the_user_it_was(start_broker):
     with broker.connect() as root:
         Handmade("private").publish(root)
         Handmade("shared").publish(root, visibility=ALL)
-    inside = ("unshare", "--user")
-    assert broker.cli("ls", "--json", prefix=(*user_prefix(B), *inside)).status == 6
-    listed = broker.cli("ls", "--json", prefix=(*user_prefix(A), *inside), expect=0).json["models"]
-    assert [m["name"] for m in listed] == ["shared"]
+    with Client(dial_as(A, broker.directory, unmapped=True)) as client:
+        assert [m["name"] for m in client.list()] == ["shared"]
+    assert f"uid {B}" in turned_away(dial_as(B, broker.directory, unmapped=True)).message
+
+
+def test_a_client_without_an_identity_cannot_tell_even_roots_broker(start_broker):
+    """There the directory's owner is 65534 like everybody else: nothing is proven, nothing is used."""
+    broker = start_broker(OPEN)
+    broker.cli("ls", prefix=user_prefix(A), expect=0)
+    stopped = broker.cli("ls", prefix=(*user_prefix(A), "unshare", "--user"), expect=6)
+    assert "belongs to uid 65534" in stopped.err
+    assert broker.serves()
 
 
 def test_the_real_user_65534_is_a_user_like_others(start_broker):

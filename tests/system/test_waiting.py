@@ -1,4 +1,5 @@
 """Attaching to what is not there yet."""
+import contextlib
 import os
 
 import pytest
@@ -120,14 +121,32 @@ def test_who_hangs_up_while_waiting_is_forgotten(broker, client):
     client.evict("handmade")
 
 
-def test_what_is_sent_while_waiting_is_answered_afterwards(broker, client):
-    broker.leaves_models = True
+def test_what_is_sent_while_waiting_ends_the_connection(broker, client):
+    """Left unread it could be the connection's own socket, which would then live for ever."""
     with broker.connect() as engine:
-        attach = engine.send(ATTACH, selector("handmade", wait_ms=FOREVER))
-        ping = engine.send(protocol.PING)
-        Handmade().publish(client)
-        Attached(engine.wait_for(ATTACH, attach)).close()
-        engine.wait_for(protocol.PING, ping)
+        engine.send(ATTACH, selector("handmade", wait_ms=FOREVER))
+        engine.send(protocol.PING)
+        failure = engine.last_words()
+    assert failure.code == protocol.PROTOCOL and "before the reply to the last request" in failure.message
+    assert broker.serves()
+
+
+def test_a_connection_that_was_sent_over_itself_ends_with_its_process(broker, client):
+    """A publisher may send fds; one of them is its own socket, and it waits for ever."""
+    model = Handmade()
+
+    def zombie(ready):
+        with broker.connect() as engine:
+            model.begin(engine)
+            engine.send(ATTACH, selector("nothing", wait_ms=FOREVER))
+            with contextlib.suppress(OSError):
+                engine.send_raw(b"x", [engine.sock.fileno()])
+            ready()
+
+    with child(zombie):
+        pass
+    assert broker.becomes_empty()
+    wait_until(lambda: client.stat()["connections"] == 1, "the connection to end")
 
 
 def test_the_command_waits_for_a_model_that_is_loaded_meanwhile(broker, cli, small):

@@ -1,9 +1,13 @@
 """Other users: real ones, as commands and in children of the test's own process. Needs root."""
+import ctypes
 import os
 import pickle
 import socket
 
 from protocol import SECONDS, Client, Failure, dial
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWUSER = 0x10000000
 
 
 def user_prefix(uid, gid=None, groups=()):
@@ -39,8 +43,11 @@ def as_user(uid, function, gid=None, groups=()):
     return value
 
 
-def dial_as(uid, directory, gid=None, groups=()):
-    """A socket that was connected by a process of that user: to the broker it is that user's for ever."""
+def dial_as(uid, directory, gid=None, groups=(), unmapped=False):
+    """A socket that was connected by a process of that user: to the broker it is that user's for ever.
+
+    `unmapped`: from a user namespace without a map, in which nobody has an identity.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     child = os.fork()
     if child == 0:
@@ -49,6 +56,8 @@ def dial_as(uid, directory, gid=None, groups=()):
             os.setgroups(list(groups))
             os.setresgid(*[uid if gid is None else gid] * 3)
             os.setresuid(uid, uid, uid)
+            if unmapped and LIBC.unshare(CLONE_NEWUSER) != 0:
+                raise OSError(ctypes.get_errno(), "unshare")
             try:
                 sock = dial(directory)
                 socket.send_fds(theirs, [b"+"], [sock.fileno()])

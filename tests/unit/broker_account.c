@@ -30,13 +30,13 @@ Test(account, connections_are_limited_per_uid_and_counted_back)
 {
 	struct account *a, *b, *c;
 	set_up();
-	cr_assert_eq(account_charge_connection(&accounts, 1000, &a, NULL), IPCC_OK);
-	cr_assert_eq(account_charge_connection(&accounts, 1000, &b, NULL), IPCC_OK);
+	cr_assert_eq(account_charge_connection(&accounts, 1000, false, &a, NULL), IPCC_OK);
+	cr_assert_eq(account_charge_connection(&accounts, 1000, false, &b, NULL), IPCC_OK);
 	cr_assert_eq(a, b);
-	cr_assert_eq(account_charge_connection(&accounts, 1000, &c, NULL), IPCC_REFUSED);
-	cr_assert_eq(account_charge_connection(&accounts, 1001, &c, NULL), IPCC_OK, "another uid has its own limit");
+	cr_assert_eq(account_charge_connection(&accounts, 1000, false, &c, NULL), IPCC_REFUSED);
+	cr_assert_eq(account_charge_connection(&accounts, 1001, false, &c, NULL), IPCC_OK, "another uid has its own limit");
 	account_release_connection(&accounts, a);
-	cr_assert_eq(account_charge_connection(&accounts, 1000, &a, NULL), IPCC_OK);
+	cr_assert_eq(account_charge_connection(&accounts, 1000, false, &a, NULL), IPCC_OK);
 	cr_assert_eq(accounts.connections, 3);
 	account_release_connection(&accounts, a);
 	account_release_connection(&accounts, b);

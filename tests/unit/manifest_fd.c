@@ -152,13 +152,42 @@ Test(manifest_fd, an_empty_sealed_memfd_is_a_memfd)
 	cr_assert_eq(facts.bytes, 0);
 }
 
-Test(manifest_fd, a_sealed_memfd_reopened_for_reading_passes)
+Test(manifest_fd, a_sealed_memfd_reopened_for_reading_cannot_be_proven_whole)
 {
 	cleanup_fd int fd = sealed_memfd(4096);
 	cleanup_fd int again = reopened(fd, O_RDONLY);
 	struct memfd_facts facts;
+	struct ipcc_error err = {0};
 
-	cr_assert_eq(memfd_check(again, "segment 3", &facts, NULL), 0);
+	cr_assert_eq(memfd_check(again, "segment 3", &facts, &err), IPCC_INVALID);
+	cr_assert_not_null(strstr(err.message, "open for reading and writing"), "%s", err.message);
+}
+
+/* Pages behind the end in the place of a hole: the sum is right, and the reader would still allocate. */
+Test(manifest_fd, pages_behind_the_end_do_not_hide_a_hole)
+{
+	cleanup_fd int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct memfd_facts facts;
+	struct ipcc_error err = {0};
+
+	cr_assert_eq(ftruncate(fd, 16384), 0);
+	cr_assert_eq(fallocate(fd, FALLOC_FL_KEEP_SIZE, 16384, 16384), 0);
+	cr_assert_eq(memfd_seal(fd), 0);
+	cr_assert_eq(memfd_check(fd, "segment 3", &facts, &err), IPCC_INVALID);
+	cr_assert_not_null(strstr(err.message, "is sparse"), "%s", err.message);
+}
+
+Test(manifest_fd, much_memory_behind_the_end_is_refused)
+{
+	cleanup_fd int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct memfd_facts facts;
+	struct ipcc_error err = {0};
+
+	cr_assert_eq(fallocate(fd, 0, 0, 4096), 0);
+	cr_assert_eq(fallocate(fd, FALLOC_FL_KEEP_SIZE, 4096, 8 << 20), 0);
+	cr_assert_eq(memfd_seal(fd), 0);
+	cr_assert_eq(memfd_check(fd, "segment 3", &facts, &err), IPCC_INVALID);
+	cr_assert_not_null(strstr(err.message, "behind its end"), "%s", err.message);
 }
 
 Test(manifest_fd, a_sealed_memfd_cannot_be_changed)

@@ -1,11 +1,17 @@
 # Completion of ipc-cache for bash: verbs, their options, and the names of resident models.
 # shellcheck shell=bash
 
+# Names are other people's: they are compared as they are, never expanded, and quoted for the command line.
 _ipc_cache_models() {
-    ipc-cache ls --timeout 500 "$@" 2>/dev/null | awk 'NR > 1 { print $1 }'
+    local word=$1 name
+    shift
+    while read -r name; do
+        [[ $name != "$word"* ]] || COMPREPLY+=("$(printf %q "$name")")
+    done < <(ipc-cache ls --timeout 500 "$@" 2>/dev/null | awk 'NR > 1 { print $1 }')
 }
 
 _ipc_cache() {
+    COMPREPLY=()
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} verb='' dir=() i
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
@@ -41,11 +47,11 @@ _ipc_cache() {
     *)
         case $verb in
         load | inspect) [[ $word == -* ]] || { mapfile -t COMPREPLY < <(compgen -f -- "$word") && return; } ;;
-        attach | dump | verify | evict) [[ $word == -* ]] || options=$(_ipc_cache_models "${dir[@]}") ;;
+        attach | dump | verify | evict) [[ $word == -* ]] || { _ipc_cache_models "$word" "${dir[@]}" && return; } ;;
         esac
         ;;
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
 }
 
-complete -o filenames -o bashdefault -F _ipc_cache ipc-cache
+complete -o bashdefault -F _ipc_cache ipc-cache
