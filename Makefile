@@ -66,7 +66,7 @@ $(BUILD)/ipc-cached: $(call objects,$(broker_src) $(link_src) $(manifest_src))
 
 $(BUILD)/ipc-cache: $(call objects,$(tools_src) $(loader_src) $(client_src) $(link_src) $(device_src) $(manifest_src))
 	$(call say,LD,$@)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -luring
 
 # The library; $(soname) is what programs look for at run time, also in the build folder.
 soname := libipc_cache.so.$(firstword $(subst ., ,$(VERSION)))

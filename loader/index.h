@@ -6,18 +6,26 @@
 #define IPCC_LOADER_INDEX_H
 
 #include "loader/checkpoint.h"
+#include "loader/names.h"
 #include "manifest/error.h"
 
-#include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
+
+struct index_tensor {
+	uint32_t shard; /* where the index says that it is */
+	bool found;	/* it is there */
+};
 
 /* Belongs to one thread. */
 struct index {
 	char *path;
 	uint32_t shard_count;
-	const char **shards; /* sorted; the strings belong to `document` */
-	json_t *document;
-	json_t *weight_map; /* tensor -> number of its shard; borrowed from `document` */
+	const char **shards; /* sorted; the strings belong to shard_names */
+	struct names shard_names;
+	struct names tensor_names;
+	struct index_tensor *tensors; /* by their number in tensor_names */
+	uint32_t tensor_room;
 };
 
 /*

@@ -1,6 +1,8 @@
 /* See members.h. Linear: every byte is looked at once. */
 #include "loader/members.h"
 
+#include "manifest/utf8.h"
+
 #include <jansson.h>
 #include <string.h>
 
@@ -74,6 +76,53 @@ int members_next(struct members *m, struct piece *name, struct piece *value)
 	skip_value(m);
 	value->length = (size_t)(m->at - value->at);
 	return value->length > 0 ? 1 : -1;
+}
+
+bool piece_is_plain_string(struct piece value)
+{
+	unsigned odd = 0, foreign = 0;
+
+	if (value.length < 2 || value.at[0] != '"' || value.at[value.length - 1] != '"')
+		return false;
+	for (size_t i = 1; i < value.length - 1; i++) {
+		unsigned char c = (unsigned char)value.at[i];
+		odd |= c < 0x20 || c == '"' || c == '\\' || c == 0x7f;
+		foreign |= c;
+	}
+	return odd == 0 && (foreign < 0x80 || utf8_printable(value.at + 1, value.length - 2));
+}
+
+/* A number of up to 18 digits, after white space; false when there is something else. */
+static bool plain_number(struct members *m, uint64_t *number)
+{
+	const char *first;
+
+	skip_space(m);
+	first = m->at;
+	*number = 0;
+	while (m->at < m->end && *m->at >= '0' && *m->at <= '9' && m->at - first < 18)
+		*number = *number * 10 + (uint64_t)(*m->at++ - '0');
+	return m->at > first && (*first != '0' || m->at - first == 1);
+}
+
+int piece_plain_numbers(struct piece value, uint64_t *numbers, unsigned room)
+{
+	struct members m = {.at = value.at, .end = value.at + value.length};
+	unsigned count = 0;
+
+	if (!pass(&m, '['))
+		return -1;
+	if (!pass(&m, ']')) {
+		do {
+			if (count == room || !plain_number(&m, &numbers[count]))
+				return -1;
+			count++;
+		} while (pass(&m, ','));
+		if (!pass(&m, ']'))
+			return -1;
+	}
+	skip_space(&m);
+	return m.at == m.end ? (int)count : -1;
 }
 
 bool piece_is(struct piece string, const char *text)

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* A piece of the text; of a string, with its quotes. */
 struct piece {
@@ -31,6 +32,15 @@ static inline struct members members_of(const char *text, size_t length)
 
 /* The next member: 1; the end of the object: 0, with ->at behind its brace; bad punctuation: -1. */
 int members_next(struct members *members, struct piece *name, struct piece *value);
+
+/* Nearly all text is plain, and a parser finds nothing in it that cannot be seen: these tell, and take it as it is. What is
+ * not plain is a parser's business, be it valid or not. */
+
+/* Is it a string in which every character stands for itself: printable, valid UTF-8, no escapes? */
+bool piece_is_plain_string(struct piece value);
+/* An array of at most `room` whole numbers below 10^18 without signs, exponents or leading zeros, into numbers[]; -1 when it
+ * is anything else, else how many there are. */
+int piece_plain_numbers(struct piece value, uint64_t *numbers, unsigned room);
 
 /* Is the string, a valid one, this text (without characters that JSON escapes)? Decodes it where it has escapes. */
 bool piece_is(struct piece string, const char *text);

@@ -92,15 +92,38 @@ static bool exceeds_memory(uint64_t bytes)
 	return sysinfo(&info) == 0 && bytes / info.mem_unit > (uint64_t)info.totalram + info.totalswap;
 }
 
-#define ALLOCATE_BYTES ((uint64_t)64 << 20)
+static int open_memfd(const char *name)
+{
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	if (fd < 0 && errno == EINVAL) /* an older kernel */
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	return fd < 0 ? -errno : fd;
+}
 
-/* fallocate rather than ftruncate: a reader's fault in a hole of a sealed memfd would allocate a page. */
-static int allocate_pages(int fd, uint64_t bytes)
+int memfd_new_sparse(const char *name, uint64_t bytes)
 {
 	if (bytes > INT64_MAX)
 		return -EFBIG;
 	if (exceeds_memory(bytes))
 		return -ENOMEM;
+	int made = open_memfd(name);
+	cleanup_fd int fd = made >= 0 ? made : -1;
+	if (made < 0)
+		return made;
+	return ftruncate(fd, (off_t)bytes) < 0 ? -errno : fd_take(&fd);
+}
+
+#define ALLOCATE_BYTES ((uint64_t)64 << 20)
+
+int memfd_complete(int fd, uint64_t bytes)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	/* A reader's fault in a hole of a sealed memfd would allocate a page. */
+	if ((uint64_t)st.st_blocks * 512 >= bytes)
+		return 0;
 	/* In parts: a signal makes the kernel give back all that the call had allocated. */
 	for (uint64_t done = 0; done < bytes;) {
 		uint64_t part = bytes - done < ALLOCATE_BYTES ? bytes - done : ALLOCATE_BYTES;
@@ -114,12 +137,11 @@ static int allocate_pages(int fd, uint64_t bytes)
 
 int memfd_new(const char *name, uint64_t bytes)
 {
-	cleanup_fd int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-	if (fd < 0 && errno == EINVAL) /* an older kernel */
-		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0)
-		return -errno;
-	int result = allocate_pages(fd, bytes);
+	int made = memfd_new_sparse(name, bytes);
+	cleanup_fd int fd = made >= 0 ? made : -1;
+	if (made < 0)
+		return made;
+	int result = memfd_complete(fd, bytes);
 	return result < 0 ? result : fd_take(&fd);
 }
 

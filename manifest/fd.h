@@ -45,6 +45,11 @@ int fd_write_exact(int fd, const void *from, size_t bytes, uint64_t offset);
  * /proc/PID/fd. */
 int memfd_new(const char *name, uint64_t bytes);
 
+/* The same without pages: they come as they are written, and with memfd_complete. */
+int memfd_new_sparse(const char *name, uint64_t bytes);
+/* Allocates the pages that a memfd of `bytes` bytes lacks; costs nothing when it lacks none. 0 or a negative errno. */
+int memfd_complete(int fd, uint64_t bytes);
+
 /* F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL. 0 or a negative errno; -EBUSY while a writable or
  * shared mapping made through a writable fd, or a pinned page, is left. */
 int memfd_seal(int fd);

@@ -12,16 +12,21 @@ TSAN_BUILD := $(BUILD)/tsan
 # One Criterion binary over every part; main functions stay out.
 parts_objects := $(call objects,$(filter-out broker/main.c,$(broker_src)) $(link_src) $(client_src) $(loader_src) \
 	$(device_src) $(manifest_src))
+parts_libs := -lxxhash -ljansson -luring -linih -lseccomp
 $(BUILD)/tests/unit: $(call objects,$(unit_src)) $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lcriterion -lxxhash -ljansson -linih -lseccomp
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lcriterion $(parts_libs)
 
 # Programs with a main of their own: what Criterion is in the way of.
 $(BUILD)/tests/%: $(BUILD)/obj/tests/tsan/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ -lxxhash -ljansson -linih -lseccomp
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ $(parts_libs)
+$(BUILD)/tests/bench-%: $(BUILD)/obj/tests/bench/%.o $(parts_objects)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ $(parts_libs)
 $(BUILD)/tests/gpu/conformance: $(call objects,tests/gpu/conformance.c tests/gpu/raw.c)
 $(BUILD)/tests/gpu/actor: $(call objects,tests/gpu/actor.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
 	$(device_src) $(manifest_src))
@@ -29,7 +34,7 @@ gpu_programs := $(BUILD)/tests/gpu/conformance $(BUILD)/tests/gpu/actor
 $(gpu_programs):
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -o $@ $(filter %.o,$^) -lxxhash -ldl
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $(filter %.o,$^) $(parts_libs) -ldl
 .PHONY: gpu-programs
 gpu-programs: all $(gpu_programs) $(FAKE)
 .PRECIOUS: $(BUILD)/obj/%.o
@@ -61,6 +66,12 @@ test-abi:
 		$(CC) -std=gnu11 -I. -isystem $(CUDA_HOME)/include -Wall -Werror -fsyntax-only tests/abi/cuda.c && \
 		echo "  ABI      the same as in $(CUDA_HOME)/include/cuda.h"; \
 	else echo "  SKIP     no cuda.h in $(CUDA_HOME)/include to compare loader/device/cuda_abi.h with"; fi
+# Shows a folder with faults, see the source.
+$(BUILD)/tests/faultfs: tests/fault/faultfs.c
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Wall -Wextra -O2 $$(pkg-config --cflags fuse3) \
+		-o $@ $< $$(pkg-config --libs fuse3)
 
 $(VENV)/ready: tests/requirements.txt
 	$(call say,VENV,$(VENV))
@@ -76,7 +87,7 @@ test-unit: $(BUILD)/tests/unit
 	$(Q)$(BUILD)/tests/unit --jobs 2
 
 # ThreadSanitizer excludes the other sanitizers, so its programs are a build of their own.
-test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(fakes) $(gpu_programs)
+test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(BUILD)/tests/faultfs $(fakes) $(gpu_programs)
 	$(Q)$(MAKE) --no-print-directory BUILD=$(TSAN_BUILD) SANITIZE=thread $(TSAN_BUILD)/tests/client $(TSAN_BUILD)/tests/fill
 	$(call say,TEST,system)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q tests/system $(PYTEST)
@@ -101,4 +112,9 @@ fuzzers: $(BUILD)/tests/fuzz-manifest $(BUILD)/tests/fuzz-safetensors
 $(BUILD)/tests/fuzz-%: $(BUILD)/obj/tests/fuzz/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(all_LDFLAGS) -fsanitize=fuzzer -o $@ $^ -lxxhash -ljansson -linih -lseccomp
+	$(Q)$(CC) $(all_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(parts_libs)
+
+# One table, build/bench-loader.csv and .png; PEERS names a Python that has the other loaders (tests/bench/peers.py).
+.PHONY: bench-loader
+bench-loader: $(BUILD)/tests/bench-loader $(VENV)/ready
+	$(Q)$(or $(PEERS),$(VENV)/bin/python) tests/bench/loader.py --build $(BUILD) $(if $(PEERS),--python $(PEERS)) $(BENCH)

@@ -1,5 +1,6 @@
 /* What `doctor` asks the kernel. Features are tried, not concluded from versions: containers filter system calls. */
 #include "loader/device/memory.h"
+#include "loader/reader.h"
 #include "manifest/fd.h"
 #include "tools/findings.h"
 #include "tools/text.h"
@@ -117,24 +118,29 @@ static void check_memlock(struct findings *f)
 	findings_add(f, FINDING_OK, "locked memory",
 		     limit.rlim_cur == RLIM_INFINITY
 			     ? format_text("no limit")
-			     : format_text("up to %s; nothing needs it yet", text_size(limit.rlim_cur).text),
+			     : format_text("up to %s; buffers beyond it are not registered with io_uring, which costs little",
+					   text_size(limit.rlim_cur).text),
 		     NULL);
 }
 
-/* Features that later versions will use: their absence costs nothing today. */
-static void check_later(struct findings *f)
+/* How files can be read. Nothing of it is necessary. */
+static void check_reading(struct findings *f)
 {
-	/* Without valid arguments both fail; how they fail tells whether they are there and permitted. */
-	bool uring = syscall(SYS_io_uring_setup, 0, NULL) == 0 || (errno != ENOSYS && errno != EPERM);
 	char disabled[32];
+	int error = -reader_probe();
 	read_line("/proc/sys/kernel/io_uring_disabled", disabled, sizeof(disabled));
-	findings_add(f, FINDING_OK, "io_uring",
-		     format_text("%s%s%s; not used yet", uring ? "permitted" : "not permitted",
-				 disabled[0] == '\0' ? "" : ", kernel.io_uring_disabled=", disabled),
-		     NULL);
+	if (error == 0)
+		findings_add(f, FINDING_OK, "io_uring", format_text("can be used"), NULL);
+	else
+		findings_add(f, FINDING_WARN, "io_uring",
+			     format_text("cannot be used (%s%s%s): threads read instead", strerror(error),
+					 disabled[0] == '\0' ? "" : ", kernel.io_uring_disabled=", disabled),
+			     disabled[0] == '\0' || disabled[0] == '0'
+				     ? format_text("in a container, allow io_uring_setup, io_uring_enter and io_uring_register")
+				     : format_text("as root: sysctl kernel.io_uring_disabled=0"));
 	bool cachestat = syscall(SYS_cachestat, -1, NULL, NULL, 0) == 0 || errno != ENOSYS;
 	findings_add(f, FINDING_OK, "cachestat",
-		     format_text("%s; not used yet", cachestat ? "present" : "absent (Linux 6.5 brings it)"), NULL);
+		     format_text(cachestat ? "present" : "absent (Linux 6.5 brings it): the page cache is sampled"), NULL);
 }
 
 void check_machine(struct findings *f)
@@ -145,5 +151,5 @@ void check_machine(struct findings *f)
 	check_memory(f);
 	check_fds(f);
 	check_memlock(f);
-	check_later(f);
+	check_reading(f);
 }

@@ -5,22 +5,26 @@
 #include "manifest/dtype.h"
 #include "tools/output.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
-void publish_key(const struct checkpoint *cp, const char *device, struct ipcc_field fields[PUBLISH_FIELDS])
+uint32_t publish_key(const struct checkpoint *cp, const char *device, const char *selection,
+		     struct ipcc_field fields[PUBLISH_MAX_FIELDS])
 {
 	fields[0] = (struct ipcc_field){"device", device};
 	fields[1] = (struct ipcc_field){"layout", "checkpoint"};
 	fields[2] = (struct ipcc_field){"model", cp->root};
+	fields[3] = (struct ipcc_field){"selection", selection};
+	return selection != NULL ? 4 : 3;
 }
 
 static int publish_tensors(struct ipcc_publish *publish, const struct checkpoint *cp, const struct plan *plan,
-			   struct ipcc_error *err)
+			   const struct selection *selection, struct ipcc_error *err)
 {
-	for (uint32_t i = 0; i < cp->tensor_count; i++) {
-		const struct safetensors_tensor *from = checkpoint_tensor(cp, i);
+	for (uint32_t i = 0; i < plan->tensor_count; i++) {
 		const struct plan_place *place = &plan->places[i];
+		const struct safetensors_tensor *from = checkpoint_tensor(cp, place->tensor);
 		struct ipcc_tensor t = {.name = from->name,
 					.dtype = from->dtype,
 					.rank = from->rank,
@@ -28,7 +32,7 @@ static int publish_tensors(struct ipcc_publish *publish, const struct checkpoint
 					.offset = place->offset,
 					.bytes = place->bytes};
 		/* The plan has refused what exceeds a manifest's rank. */
-		memcpy(t.shape, from->shape, from->rank * sizeof(t.shape[0]));
+		selection_shape(selection, from, t.shape);
 		dtype_dense_strides(t.shape, t.rank, t.strides);
 		int rc = ipcc_publish_tensor(publish, &t, err);
 		if (rc != IPCC_OK)
@@ -42,6 +46,8 @@ static int publish_sources(struct ipcc_publish *publish, const struct checkpoint
 {
 	for (uint32_t i = 0; i < cp->file_count; i++) {
 		const struct source *from = &cp->files[i].header.source;
+		if (!filled->file_read[i])
+			continue;
 		struct ipcc_source s = {.name = cp->files[i].name,
 					.device = from->device,
 					.inode = from->inode,
@@ -49,7 +55,7 @@ static int publish_sources(struct ipcc_publish *publish, const struct checkpoint
 					.mtime_ns = from->mtime_ns,
 					.ctime_ns = from->ctime_ns,
 					.stat_ns = from->stat_ns,
-					.hashed = 1};
+					.hashed = filled->file_hashed[i]};
 		memcpy(s.hash, filled->files[i].bytes, sizeof(s.hash));
 		int rc = ipcc_publish_source(publish, &s, err);
 		if (rc != IPCC_OK)
@@ -87,8 +93,8 @@ static int publish_metadata(struct ipcc_publish *publish, const struct checkpoin
 
 static int publish_hashes(struct ipcc_publish *publish, const struct fill_result *filled, struct ipcc_error *err)
 {
-	for (uint32_t i = 0; i < filled->segment_count; i++) {
-		const struct fill_segment *segment = &filled->segments[i];
+	for (uint32_t i = 0; i < filled->segments.segment_count; i++) {
+		const struct digest_segment *segment = &filled->segments.segments[i];
 		int rc = ipcc_publish_hashes(publish, i, &segment->blocks->bytes, (uint32_t)segment->block_count, err);
 		if (rc != IPCC_OK)
 			return rc;
@@ -96,46 +102,62 @@ static int publish_hashes(struct ipcc_publish *publish, const struct fill_result
 	return IPCC_OK;
 }
 
-static int write_segment(void *context, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
-			 struct ipcc_error *err)
-{
-	return ipcc_publish_write(context, segment, offset, from, bytes, err);
-}
+/* The publication as a sink. Ends the load as soon as the broker has: it says nothing by itself but its end. */
+struct publish_sink {
+	struct ipcc_publish *publish;
+	struct pollfd broker;
+	bool host;
+};
 
-static int read_segment(void *context, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
+/* A truncated file may end a write in the middle, which a GPU's driver must not see: the bytes are taken out of the mapping
+ * before. They are still in the cache when they are copied again. */
+static int write_staged(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
 			struct ipcc_error *err)
 {
-	return ipcc_publish_read(context, segment, offset, to, bytes, err);
-}
-
-static int fill_publication(struct ipcc_publish *publish, const struct checkpoint *cp, const struct plan *plan,
-			    const char *device, const struct fill_options *fill, struct ipcc_error *err)
-{
-	struct sink sink = {.context = publish, .write = write_segment, .read = read_segment};
-	struct fill_options options = *fill;
-	if (strcmp(device, DEVICE_HOST) != 0)
-		options.sink = &sink;
-	void **segments = checked(calloc(plan->segment_count, sizeof(*segments)));
-	for (uint32_t i = 0; i < plan->segment_count; i++)
-		segments[i] = ipcc_publish_address(publish, i);
-	struct fill_result filled = {0};
-	int rc = fill_run(cp, plan, segments, &options, &filled, err);
-	if (rc == IPCC_OK)
-		rc = publish_tensors(publish, cp, plan, err);
-	if (rc == IPCC_OK)
-		rc = publish_sources(publish, cp, &filled, err);
-	if (rc == IPCC_OK)
-		rc = publish_metadata(publish, cp, err);
-	if (rc == IPCC_OK)
-		rc = publish_hashes(publish, &filled, err);
-	fill_result_fini(&filled);
-	free(segments);
+	static __thread uint8_t piece[64 << 10];
+	int rc = IPCC_OK;
+	for (uint64_t done = 0; rc == IPCC_OK && done < bytes; done += sizeof(piece)) {
+		uint64_t part = bytes - done < sizeof(piece) ? bytes - done : sizeof(piece);
+		memcpy(piece, (const uint8_t *)from + done, part);
+		rc = ipcc_publish_write(publish, segment, offset + done, piece, part, err);
+	}
 	return rc;
 }
 
+static int sink_write(void *context, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
+		      struct ipcc_error *err)
+{
+	const struct publish_sink *sink = context;
+	struct pollfd broker = sink->broker;
+	if (poll(&broker, 1, 0) > 0) {
+		*err = (struct ipcc_error){.code = IPCC_NO_BROKER,
+					   .message = "the broker has ended the connection; nothing was published"};
+		return err->code;
+	}
+	return sink->host ? ipcc_publish_write(sink->publish, segment, offset, from, bytes, err)
+			  : write_staged(sink->publish, segment, offset, from, bytes, err);
+}
+
+static int sink_read(void *context, uint32_t segment, uint64_t offset, void *to, uint64_t bytes, struct ipcc_error *err)
+{
+	const struct publish_sink *sink = context;
+	return ipcc_publish_read(sink->publish, segment, offset, to, bytes, err);
+}
+
+static int describe(struct ipcc_publish *publish, const struct checkpoint *cp, const struct plan *plan,
+		    const struct selection *selection, const struct fill_result *filled, struct ipcc_error *err)
+{
+	int rc = publish_tensors(publish, cp, plan, selection, err);
+	if (rc == IPCC_OK)
+		rc = publish_sources(publish, cp, filled, err);
+	if (rc == IPCC_OK)
+		rc = publish_metadata(publish, cp, err);
+	return rc == IPCC_OK ? publish_hashes(publish, filled, err) : rc;
+}
+
 int publish_checkpoint(struct ipcc_client *client, const struct checkpoint *cp, const struct plan *plan,
-		       const struct ipcc_publish_options *options, const struct fill_options *fill,
-		       uint64_t *generation, struct ipcc_error *err)
+		       const struct selection *selection, const struct ipcc_publish_options *options,
+		       const struct fill_options *fill, struct publish_report *report, struct ipcc_error *err)
 {
 	struct ipcc_publish *publish;
 	struct ipcc_publish_options complete = *options;
@@ -144,9 +166,21 @@ int publish_checkpoint(struct ipcc_client *client, const struct checkpoint *cp, 
 	int rc = ipcc_publish_begin(client, &complete, &publish, err);
 	if (rc != IPCC_OK)
 		return rc;
-	rc = fill_publication(publish, cp, plan, options->device, fill, err);
+	struct publish_sink context = {.publish = publish,
+				       .broker = {.fd = ipcc_fd(client), .events = POLLIN},
+				       .host = strcmp(options->device, DEVICE_HOST) == 0};
+	struct sink sink = {.context = &context, .write = sink_write, .read = sink_read};
+	struct fill_result filled = {0};
+	rc = fill_run(cp, plan, &sink, fill, &filled, err);
+	if (rc == IPCC_OK) {
+		report->fill = filled.report;
+		report->bytes_read = filled.bytes_read;
+		report->huge_bytes = ipcc_publish_huge_bytes(publish);
+		rc = describe(publish, cp, plan, selection, &filled, err);
+	}
+	fill_result_fini(&filled);
 	if (rc == IPCC_OK)
-		rc = ipcc_publish_commit(publish, NULL, generation, err);
+		rc = ipcc_publish_commit(publish, NULL, &report->generation, err);
 	ipcc_publish_free(publish);
 	return rc;
 }

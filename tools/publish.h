@@ -10,15 +10,24 @@
 #include "loader/fill.h"
 #include "loader/plan.h"
 
-#define PUBLISH_FIELDS 3
+#define PUBLISH_MAX_FIELDS 4
 
-/* The key of a checkpoint: device, layout and model, the model being its real path. Points into the checkpoint. */
-void publish_key(const struct checkpoint *cp, const char *device, struct ipcc_field fields[PUBLISH_FIELDS]);
+/* The key of a checkpoint: device, layout and model, the model being its real path; and the selection, if it is not all
+ * (NULL). Points to what it is given. Returns how many fields there are. */
+uint32_t publish_key(const struct checkpoint *cp, const char *device, const char *selection,
+		     struct ipcc_field fields[PUBLISH_MAX_FIELDS]);
 
-/* `options` says everything but the segments, which come from the plan. Returns the code of the step that failed; then
+struct publish_report {
+	struct fill_report fill;
+	uint64_t huge_bytes; /* of the segments, that lie in huge pages */
+	uint64_t bytes_read;
+	uint64_t generation;
+};
+
+/* `selection` is what the plan was made with. `options` says everything but the segments, which come from the plan. Returns the code of the step that failed; then
  * the broker keeps nothing, and `client` can only be closed, except after IPCC_EXISTS and IPCC_BUSY. */
 int publish_checkpoint(struct ipcc_client *client, const struct checkpoint *cp, const struct plan *plan,
-		       const struct ipcc_publish_options *options, const struct fill_options *fill,
-		       uint64_t *generation, struct ipcc_error *err);
+		       const struct selection *selection, const struct ipcc_publish_options *options,
+		       const struct fill_options *fill, struct publish_report *report, struct ipcc_error *err);
 
 #endif

@@ -8,13 +8,15 @@
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/publish.h"
+#include "tools/select.h"
+#include "tools/show_load.h"
 #include "tools/verb.h"
 
 #include <grp.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_NAME = 1, OPTION_DEVICE, OPTION_REPLACE, OPTION_WAIT, OPTION_VISIBLE, OPTION_THREADS };
+enum { OPTION_NAME = 1, OPTION_DEVICE, OPTION_REPLACE, OPTION_WAIT, OPTION_VISIBLE, OPTION_THREADS, OPTION_IO, OPTION_PLAN };
 
 static const struct argp_option options[] = {
 	{"name", OPTION_NAME, "NAME", 0,
@@ -28,6 +30,11 @@ static const struct argp_option options[] = {
 	 0},
 	{"visible", OPTION_VISIBLE, "WHOM", 0, "Who may attach: owner (default), group:NAME, all", 0},
 	{"threads", OPTION_THREADS, "N", 0, "How many threads read (default: one per processor, at most 8)", 0},
+	{"io", OPTION_IO, "HOW", 0,
+	 "How files are read: direct (past the page cache), buffered, mmap, or auto (default: from the page cache what is "
+	 "there; the rest as is faster, by measurement)",
+	 0},
+	{"plan", OPTION_PLAN, NULL, 0, "Load nothing; show what would be read, and where it would go", 0},
 	{0},
 };
 
@@ -35,6 +42,9 @@ struct arguments {
 	struct common *common;
 	const char *path;
 	unsigned threads;
+	enum fill_io io;
+	bool plan;
+	struct selection selection;
 	struct ipcc_publish_options publish;
 };
 
@@ -55,12 +65,30 @@ static void parse_visible(struct argp_state *state, const char *text, struct ipc
 	}
 }
 
+static enum fill_io parse_io(struct argp_state *state, const char *text)
+{
+	static const char *const names[] = {
+		[FILL_AUTO] = "auto", [FILL_DIRECT] = "direct", [FILL_BUFFERED] = "buffered", [FILL_MMAP] = "mmap"};
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(text, names[i]) == 0)
+			return i;
+	argp_error(state, "--io: '%s' is none of direct, buffered, mmap, auto", text);
+	return FILL_AUTO;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct arguments *a = state->input;
 	switch (key) {
 	case ARGP_KEY_INIT:
-		state->child_inputs[0] = a->common;
+		state->child_inputs[0] = &a->selection;
+		state->child_inputs[1] = a->common;
+		return 0;
+	case OPTION_IO:
+		a->io = parse_io(state, arg);
+		return 0;
+	case OPTION_PLAN:
+		a->plan = true;
 		return 0;
 	case OPTION_NAME:
 		a->publish.name = arg;
@@ -92,6 +120,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
+static const struct argp_child children[] = {
+	{&select_argp, 0, "A part of the model:", 5}, {&common_argp, 0, "Every verb has:", 10}, {0}};
+
 static const struct argp argp = {
 	.options = options,
 	.parser = parse,
@@ -100,7 +131,7 @@ static const struct argp argp = {
 	       "it "
 	       "resident: it stays when this command ends. A model that is resident already is compared with the files "
 	       "and left as it is.",
-	.children = common_children,
+	.children = children,
 };
 
 /* How long until the times of all files can prove that they were not written again; 0 when they can, or when they lie in
@@ -130,8 +161,8 @@ static int open_settled(struct checkpoint *cp, const char *path, struct ipcc_err
 	return checkpoint_open(cp, path, err);
 }
 
-/* The last part of the path, without .safetensors; the caller frees it. */
-static char *default_name(const struct checkpoint *cp, const char *given)
+/* The last part of the path, without .safetensors, and the rank, if there are several; the caller frees it. */
+static char *default_name(const struct checkpoint *cp, const struct selection *selection, const char *given)
 {
 	/* A file is called as it was given: behind a link it may have a hash for a name. */
 	char *end = strrchr(cp->folder ? cp->root : given, '/');
@@ -140,7 +171,11 @@ static char *default_name(const struct checkpoint *cp, const char *given)
 	if (!cp->folder && suffix != NULL && suffix != name && suffix[strlen(".safetensors")] == '\0')
 		*suffix = '\0';
 	utf8_clean(name);
-	return name;
+	if (selection->ranks <= 1)
+		return name;
+	char *ranked = format_text("%s-rank-%u-of-%u", name, selection->rank, selection->ranks);
+	free(name);
+	return ranked;
 }
 
 /* What is printed at the end. */
@@ -148,6 +183,7 @@ struct outcome {
 	const char *name;
 	const char *key_id;
 	bool resident; /* it was there before */
+	struct publish_report report;
 	uint64_t generation;
 	uint32_t tensors;
 	uint32_t segments;
@@ -159,11 +195,12 @@ static void print_outcome(const struct common *common, const struct outcome *o)
 {
 	double seconds = (double)o->duration_ns / 1e9;
 	if (common->json) {
-		print_json(json_pack("{s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:f, s:f}", "name", json_text(o->name),
+		print_json(json_pack("{s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:f, s:f, s:o}", "name", json_text(o->name),
 				     "key_id", json_text(o->key_id), "already_resident", o->resident, "generation",
 				     json_number(o->generation), "tensors", json_number(o->tensors), "segments",
 				     json_number(o->segments), "bytes", json_number(o->bytes), "seconds", seconds,
-				     "bytes_per_second", (double)o->bytes / seconds));
+				     "bytes_per_second", (double)o->bytes / seconds, "io",
+				     o->resident ? json_null() : report_json(&o->report)));
 		return;
 	}
 	fact("model", "%s%s", o->name, o->resident ? ", already resident and the same as the files" : "");
@@ -171,10 +208,12 @@ static void print_outcome(const struct common *common, const struct outcome *o)
 	fact("generation", "%llu", (unsigned long long)o->generation);
 	fact("tensors", "%u in %u segment%s, %s", o->tensors, o->segments, o->segments == 1 ? "" : "s",
 	     text_bytes(o->bytes).text);
-	if (o->resident)
+	if (o->resident) {
 		fact("checked in", "%.3f s", seconds);
-	else
-		fact("loaded in", "%.3f s, %s", seconds, text_rate(o->bytes, o->duration_ns).text);
+		return;
+	}
+	show_report(&o->report);
+	fact("loaded in", "%.3f s, %s", seconds, text_rate(o->bytes, o->duration_ns).text);
 }
 
 /* The key is resident: is it what the files hold? Stat tells at once, and where it cannot, reading the files costs no
@@ -222,10 +261,13 @@ static int load(const struct arguments *a, const struct checkpoint *cp, const st
 	struct progress progress;
 	progress_init(&progress);
 	struct fill_options fill = {.threads = a->threads,
+				    .io = a->io,
+				    .shared = a->selection.ranks > 1,
 				    .progress = progress_show,
 				    .context = &progress,
 				    .cancel = interrupt_watch(client)};
-	rc = publish_checkpoint(client, cp, plan, &a->publish, &fill, &outcome.generation, err);
+	rc = publish_checkpoint(client, cp, plan, &a->selection, &a->publish, &fill, &outcome.report, err);
+	outcome.generation = outcome.report.generation;
 	progress_fini(&progress);
 	if (rc == IPCC_EXISTS)
 		rc = compare_resident(client, a, cp, &outcome, &model, err);
@@ -252,6 +294,23 @@ static int suit_device(struct arguments *a, struct plan *plan, char device[IPCC_
 	return rc != IPCC_OK ? rc : plan_round(plan, granularity, err);
 }
 
+/* Everything behind the plan. */
+static int load_planned(struct arguments *a, const struct checkpoint *cp, const struct plan *plan, uint64_t start_ns,
+			struct ipcc_error *err)
+{
+	struct ipcc_field fields[PUBLISH_MAX_FIELDS];
+	char *selection = selection_is_all(&a->selection) ? NULL : checked(selection_text(&a->selection));
+	a->publish.field_count = publish_key(cp, a->publish.device, selection, fields);
+	a->publish.fields = fields;
+	char *name = default_name(cp, &a->selection, a->path);
+	if (a->publish.name == NULL)
+		a->publish.name = name;
+	int rc = load(a, cp, plan, start_ns, err);
+	free(name);
+	free(selection);
+	return rc;
+}
+
 int verb_load(struct common *common, int argc, char **argv)
 {
 	struct arguments a = {.common = common, .publish.device = "host"};
@@ -259,24 +318,17 @@ int verb_load(struct common *common, int argc, char **argv)
 	uint64_t start_ns = clock_ns();
 	struct checkpoint cp = {0};
 	struct plan plan = {0};
-	struct ipcc_error err;
 	char device[IPCC_DEVICE_CHARS];
-	int rc = open_settled(&cp, a.path, &err);
+	struct ipcc_error err;
+	int rc = a.plan ? checkpoint_open(&cp, a.path, &err) : open_settled(&cp, a.path, &err);
 	if (rc == IPCC_OK)
-		rc = plan_init_checkpoint(&plan, &cp, 0, &err);
+		rc = plan_init_checkpoint(&plan, &cp, &a.selection, 0, &err);
 	if (rc == IPCC_OK)
 		rc = suit_device(&a, &plan, device, &err);
-	if (rc == IPCC_OK) {
-		struct ipcc_field fields[PUBLISH_FIELDS];
-		publish_key(&cp, a.publish.device, fields);
-		a.publish.fields = fields;
-		a.publish.field_count = PUBLISH_FIELDS;
-		char *name = default_name(&cp, a.path);
-		if (a.publish.name == NULL)
-			a.publish.name = name;
-		rc = load(&a, &cp, &plan, start_ns, &err);
-		free(name);
-	}
+	if (rc == IPCC_OK && a.plan)
+		show_plan(&cp, &plan, &a.selection, common->json);
+	else if (rc == IPCC_OK)
+		rc = load_planned(&a, &cp, &plan, start_ns, &err);
 	plan_fini(&plan);
 	checkpoint_fini(&cp);
 	return rc == IPCC_OK ? IPCC_OK : report(common, &err);

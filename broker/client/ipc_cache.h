@@ -222,22 +222,29 @@ struct ipcc_publish_options {
 
 struct ipcc_publish;
 
-/* Claims the key with the broker, then creates the segments, mapped writable at ipcc_publish_address(). The connection is
+/* Claims the key with the broker, then creates the segments, mapped writable at ipcc_publish_address(); they hold zeros, and
+ * their memory is allocated as they are filled. The connection is
  * the claim: when it ends before the commit, nothing is left. One publication per client at a time.
  * IPCC_EXISTS, IPCC_BUSY (names the other publisher), IPCC_NO_MEMORY (before anything is allocated), IPCC_REFUSED. */
 int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publish_options *options,
 		       struct ipcc_publish **publish, struct ipcc_error *err);
 /* On a GPU that address is the GPU's. */
 void *ipcc_publish_address(const struct ipcc_publish *publish, uint32_t segment);
-/* Copies into a segment and back, wherever it is, from any number of threads. */
-int ipcc_publish_write(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
-		       struct ipcc_error *err);
-int ipcc_publish_read(const struct ipcc_publish *publish, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
-		      struct ipcc_error *err);
 /* Fills all segments from an attached model of as many that are no larger, and takes over their hashes where the sizes are
  * equal: from GPU to GPU directly where
  * they reach each other, else through host memory. The model need not be mapped. */
 int ipcc_publish_copy(struct ipcc_publish *publish, struct ipcc_model *model, struct ipcc_error *err);
+
+/* Copies `bytes` bytes to `offset` of a segment; on host memory nearly twice as fast as through the mapping, since fresh
+ * pages are neither zeroed nor faulted in. From any thread, for ranges that do not overlap. IPCC_USAGE: outside of the
+ * segment; IPCC_NO_MEMORY: others took the memory meanwhile. */
+int ipcc_publish_write(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
+		       struct ipcc_error *err);
+/* Copies back what was written, before the commit. */
+int ipcc_publish_read(const struct ipcc_publish *publish, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
+		      struct ipcc_error *err);
+/* How many bytes of all segments lie in huge pages, as obtained, not as asked for; before the commit. */
+uint64_t ipcc_publish_huge_bytes(const struct ipcc_publish *publish);
 
 /* What the manifest will say; all strings and arrays are copied. */
 int ipcc_publish_tensor(struct ipcc_publish *publish, const struct ipcc_tensor *tensor, struct ipcc_error *err);

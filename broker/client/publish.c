@@ -160,6 +160,38 @@ EXPORT void *ipcc_publish_address(const struct ipcc_publish *publish, uint32_t s
 	return segment < publish->segment_count ? publish->segments[segment].memory.address : NULL;
 }
 
+static int check_range(const struct ipcc_publish *publish, uint32_t segment, uint64_t offset, uint64_t bytes,
+		       struct ipcc_error *err)
+{
+	if (segment < publish->segment_count && range_inside(offset, bytes, publish->segments[segment].memory.bytes) &&
+	    publish->segments[segment].memory.address != NULL)
+		return IPCC_OK;
+	return fail(err, IPCC_USAGE, "%llu bytes at offset %llu are not in segment %u, or it is complete already",
+		    (unsigned long long)bytes, (unsigned long long)offset, segment);
+}
+
+EXPORT int ipcc_publish_write(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from,
+			      uint64_t bytes, struct ipcc_error *err)
+{
+	int rc = check_range(publish, segment, offset, bytes, err);
+	return rc != IPCC_OK ? rc : publish->device->write(&publish->segments[segment].memory, offset, from, bytes, err);
+}
+
+EXPORT int ipcc_publish_read(const struct ipcc_publish *publish, uint32_t segment, uint64_t offset, void *to,
+			     uint64_t bytes, struct ipcc_error *err)
+{
+	int rc = check_range(publish, segment, offset, bytes, err);
+	return rc != IPCC_OK ? rc : publish->device->read(&publish->segments[segment].memory, offset, to, bytes, err);
+}
+
+EXPORT uint64_t ipcc_publish_huge_bytes(const struct ipcc_publish *publish)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < publish->segment_count; i++)
+		bytes += publish->device->huge_bytes(&publish->segments[i].memory);
+	return bytes;
+}
+
 EXPORT int ipcc_publish_tensor(struct ipcc_publish *publish, const struct ipcc_tensor *tensor, struct ipcc_error *err)
 {
 	return builder_add_tensor(publish->builder, tensor, err);
@@ -205,22 +237,6 @@ static int read_segment(void *context, uint64_t offset, void *to, uint64_t bytes
 {
 	struct segment_read *read = context;
 	return read->publish->device->read(&read->publish->segments[read->segment].memory, offset, to, bytes, err);
-}
-
-EXPORT int ipcc_publish_write(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from,
-			      uint64_t bytes, struct ipcc_error *err)
-{
-	if (segment >= publish->segment_count)
-		return fail(err, IPCC_USAGE, "segment %u of %u", segment, publish->segment_count);
-	return publish->device->write(&publish->segments[segment].memory, offset, from, bytes, err);
-}
-
-EXPORT int ipcc_publish_read(const struct ipcc_publish *publish, uint32_t segment, uint64_t offset, void *to,
-			     uint64_t bytes, struct ipcc_error *err)
-{
-	if (segment >= publish->segment_count)
-		return fail(err, IPCC_USAGE, "segment %u of %u", segment, publish->segment_count);
-	return publish->device->read(&publish->segments[segment].memory, offset, to, bytes, err);
 }
 
 /* Hashes what the caller did not, then ends writing for ever. */

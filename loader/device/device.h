@@ -2,8 +2,9 @@
  * The device table: everything the project does with memory that holds weights goes through one `struct device` per kind
  * of memory. `host` (memfd) is one entry; GPU drivers are others.
  *
- * A segment's life: create (memory exists and is mapped writable) -> fill -> seal (unmapped, read-only for ever) -> its
- * fd is handed to the broker; readers map that fd, all segments of a device in one range. All functions are thread-safe.
+ * A segment's life: create (mapped writable) -> fill, by `write` or through the mapping, from any number of threads -> seal
+ * (unmapped, complete, read-only for ever) -> its fd is handed to the broker; readers map that fd, all segments of a device
+ * in one range. All functions are thread-safe.
  *
  * Devices are named by what they are, not by their number: "host", or a GPU's UUID as "GPU-...". Numbers, which change
  * with CUDA_VISIBLE_DEVICES, exist in device_resolve alone. A GPU's primary context is used, and the context that was
@@ -26,6 +27,8 @@ struct device_segment {
 	int fd;	       /* owned; -1 when given away */
 	void *address; /* writable mapping until sealed, then NULL; a GPU's address on a GPU */
 	uint64_t bytes;
+	bool huge;	  /* filled through the mapping, for its huge pages */
+	uint64_t written; /* by `write`; atomic */
 	void *state; /* the device's own */
 };
 
@@ -81,11 +84,13 @@ struct device {
 	/* What sizes of segments must be multiples of. */
 	int (*granularity)(const char *device, uint64_t *bytes, struct ipcc_error *err);
 
-	/* A new segment of zeros, all memory allocated, mapped writable. */
+	/* A new segment of zeros, mapped writable. The host's memory is allocated as it is filled, by whoever fills it:
+	 * allocating it all beforehand, on one thread, takes longer than reading a cached file. A GPU's is there at once. */
 	int (*create)(const char *device, const char *name, uint64_t bytes, struct device_segment *segment,
 		      struct ipcc_error *err);
-	/* Copies `bytes` bytes to `offset`, which must lie in the segment. May return before they are there: read and seal
-	 * wait, and report what went wrong. */
+	/* Copies `bytes` bytes to `offset`, which must lie in the segment: the fastest way in. To a GPU it may return before
+	 * they are there: read and seal wait, and report what went wrong. On the host `from` may be a mapping of a file that
+	 * ends early: IPCC_FAILED with EFAULT, or SIGBUS. IPCC_NO_MEMORY: others took the memory meanwhile. */
 	int (*write)(struct device_segment *segment, uint64_t offset, const void *from, uint64_t bytes,
 		     struct ipcc_error *err);
 	/* Copies back what was written. */
@@ -94,7 +99,9 @@ struct device {
 	/* Fills a segment with the bytes of another of the same size, on any GPU that this one reaches, without the
 	 * processor. IPCC_REFUSED: it cannot be reached, go through host memory. NULL: never. */
 	int (*pull)(struct device_segment *segment, const char *from_device, int from_fd, struct ipcc_error *err);
-	/* Ends writing for ever: unmaps, then seals. The fd is ready for the broker. */
+	/* How many of its bytes lie in huge pages, as obtained, not as asked for; before the seal. */
+	uint64_t (*huge_bytes)(const struct device_segment *segment);
+	/* Ends writing for ever: unmaps, allocates what was never written, seals. The fd is ready for the broker. */
 	int (*seal)(struct device_segment *segment, struct ipcc_error *err);
 	/* Unmaps and closes whatever is left; harmless when repeated. */
 	void (*destroy)(struct device_segment *segment);

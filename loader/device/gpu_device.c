@@ -83,6 +83,13 @@ static void device_unpin(const char *device, void *address)
 	gpu_close(gpu);
 }
 
+/* Pages are the driver's business. */
+static uint64_t device_huge_bytes(const struct device_segment *segment)
+{
+	(void)segment;
+	return 0;
+}
+
 const struct device device_gpu = {
 	.open = device_open,
 	.close = device_close,
@@ -92,6 +99,7 @@ const struct device device_gpu = {
 	.create = gpu_segment_create,
 	.write = gpu_segment_write,
 	.read = gpu_segment_read,
+	.huge_bytes = device_huge_bytes,
 	.pull = gpu_segment_pull,
 	.seal = gpu_segment_seal,
 	.destroy = gpu_segment_destroy,

@@ -1,10 +1,15 @@
 /*
  * Host memory: a segment is a memfd.
  *
- * Invariants: all pages exist from creation on, so that no later access can fail (SIGBUS) or allocate; a segment is mapped
- * writable only between create and seal, by its creator; what others map was checked to be sealed and complete first.
+ * How bytes get in decides how fast: pwrite into fresh 4 KiB pages needs no zeroing and no page fault and is nearly twice as
+ * fast as a copy through a mapping, but does not get huge pages where they are only had on advice; then the mapping is
+ * populated and copied into (huge.c).
+ *
+ * Invariants: a segment is mapped writable only between create and seal, by its creator; once sealed all pages exist, so
+ * that no access of a reader can fail (SIGBUS) or allocate; what others map was checked to be sealed and complete first.
  */
 #include "loader/device/backends.h"
+#include "loader/device/huge.h"
 #include "loader/device/memory.h"
 #include "manifest/bytes.h"
 #include "manifest/fail.h"
@@ -19,6 +24,8 @@
 
 /* The kernel takes 249 bytes of name; the name is for people who look into /proc. */
 #define MAX_NAME_BYTES 200
+/* Memory is allocated as it is written, so others may take it meanwhile: looked at again after so many bytes. */
+#define RECHECK_BYTES ((uint64_t)256 << 20)
 
 static int host_open(const char *device, struct ipcc_error *err)
 {
@@ -76,7 +83,7 @@ static int host_create(const char *device, const char *name, uint64_t bytes, str
 	if (r != 0)
 		return r;
 	snprintf(short_name, sizeof(short_name), "%s", name);
-	int made = memfd_new(short_name, bytes);
+	int made = memfd_new_sparse(short_name, bytes);
 	cleanup_fd int fd = made >= 0 ? made : -1;
 	/* tmpfs says ENOSPC for memory too. */
 	if (made == -ENOSPC || made == -ENOMEM)
@@ -88,8 +95,41 @@ static int host_create(const char *device, const char *name, uint64_t bytes, str
 	void *address = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (address == MAP_FAILED)
 		return fail_errno(err, errno, "mapping a host segment of %" PRIu64 " bytes", bytes);
-	*segment = (struct device_segment){.fd = fd_take(&fd), .address = address, .bytes = bytes};
+	bool huge = huge_advise(address, bytes);
+	*segment = (struct device_segment){.fd = fd_take(&fd), .address = address, .bytes = bytes, .huge = huge};
 	return 0;
+}
+
+static int host_write(struct device_segment *segment, uint64_t offset, const void *from, uint64_t bytes,
+		      struct ipcc_error *err)
+{
+	int r;
+
+	uint64_t before = __atomic_fetch_add(&segment->written, bytes, __ATOMIC_RELAXED);
+	if (before / RECHECK_BYTES != (before + bytes) / RECHECK_BYTES) {
+		r = memory_check("", RECHECK_BYTES, err);
+		if (r != 0)
+			return r;
+	}
+	if (segment->huge)
+		r = huge_copy((uint8_t *)segment->address + offset, from, bytes);
+	else
+		r = fd_write_exact(segment->fd, from, bytes, offset);
+	if (r == -ENOSPC || r == -ENOMEM)
+		return fail(err, IPCC_NO_MEMORY, "no memory for %" PRIu64 " more bytes of a host segment", bytes);
+	return r < 0 ? fail_errno(err, -r, "writing %" PRIu64 " bytes of a host segment", bytes) : 0;
+}
+
+static int host_read(const struct device_segment *segment, uint64_t offset, void *to, uint64_t bytes,
+		     struct ipcc_error *err)
+{
+	int r = fd_read_exact(segment->fd, to, bytes, offset);
+	return r < 0 ? fail_errno(err, -r, "reading back %" PRIu64 " bytes of a host segment", bytes) : 0;
+}
+
+static uint64_t host_huge_bytes(const struct device_segment *segment)
+{
+	return segment->huge ? huge_bytes_of(segment->address) : 0;
 }
 
 static void unmap_segment(struct device_segment *segment)
@@ -102,7 +142,12 @@ static void unmap_segment(struct device_segment *segment)
 static int host_seal(struct device_segment *segment, struct ipcc_error *err)
 {
 	unmap_segment(segment);
-	int r = memfd_seal(segment->fd);
+	int r = memfd_complete(segment->fd, segment->bytes);
+	if (r == -ENOSPC || r == -ENOMEM)
+		return fail(err, IPCC_NO_MEMORY, "no memory for the rest of a host segment of %" PRIu64 " bytes",
+			    segment->bytes);
+	if (r == 0)
+		r = memfd_seal(segment->fd);
 	if (r == -EBUSY)
 		return fail_errno(
 			err, EBUSY,
@@ -115,32 +160,6 @@ static void host_destroy(struct device_segment *segment)
 {
 	unmap_segment(segment);
 	fd_close(&segment->fd);
-}
-
-static int check_range(const struct device_segment *segment, uint64_t offset, uint64_t bytes, struct ipcc_error *err)
-{
-	if (segment->address == NULL || !range_inside(offset, bytes, segment->bytes))
-		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of a segment of %" PRIu64 "%s", bytes,
-			    offset, segment->bytes, segment->address == NULL ? " that is sealed" : "");
-	return 0;
-}
-
-static int host_write(struct device_segment *segment, uint64_t offset, const void *from, uint64_t bytes,
-		      struct ipcc_error *err)
-{
-	int rc = check_range(segment, offset, bytes, err);
-	if (rc == 0)
-		memcpy((uint8_t *)segment->address + offset, from, bytes);
-	return rc;
-}
-
-static int host_read(const struct device_segment *segment, uint64_t offset, void *to, uint64_t bytes,
-		     struct ipcc_error *err)
-{
-	int rc = check_range(segment, offset, bytes, err);
-	if (rc == 0)
-		memcpy(to, (const uint8_t *)segment->address + offset, bytes);
-	return rc;
 }
 
 static int map_one(int fd, uint64_t bytes, bool private_copy, void **address, struct ipcc_error *err)
@@ -234,6 +253,7 @@ const struct device device_host = {
 	.create = host_create,
 	.write = host_write,
 	.read = host_read,
+	.huge_bytes = host_huge_bytes,
 	.seal = host_seal,
 	.destroy = host_destroy,
 	.map = host_map,

@@ -77,6 +77,11 @@ def percentile(values, percent):
     return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * percent // 100) - 1))]
 
 
+def row_of(values):
+    """Minimum, median and maximum."""
+    return min(values), statistics.median(values), max(values)
+
+
 def row(label, values, unit, digits=1):
     low, middle, high = min(values), statistics.median(values), max(values)
     print(f"{label:<44} {low:>10.{digits}f} {middle:>10.{digits}f} {high:>10.{digits}f}  {unit}")

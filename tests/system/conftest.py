@@ -1,6 +1,7 @@
 """Fixtures of the system tests: see harness.py for what they give."""
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,8 @@ TREE = Path(__file__).resolve().parents[2]
 
 
 def pytest_configure(config):
+    # In a background job it is ignored, and so it would be in every process that we start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "slow: takes minutes; deselected unless asked for with -m slow")
 
 

@@ -52,14 +52,40 @@ static int map(int fd, uint64_t bytes, enum device_access access, struct device_
 	return host()->map(&request, range, err);
 }
 
-Test(loader_host, a_new_segment_is_zero_and_has_all_its_pages)
+Test(loader_host, a_sealed_segment_has_all_its_pages_written_or_not)
 {
 	struct device_segment segment = make();
+	struct ipcc_error err = {0};
 	struct stat st;
 
+	cr_assert_eq(host()->write(&segment, 8192, "x", 1, &err), 0, "%s", err.message);
+	cr_assert_eq(host()->seal(&segment, &err), 0, "%s", err.message);
 	cr_assert_eq(fstat(segment.fd, &st), 0);
 	cr_assert_eq((uint64_t)st.st_size, BYTES);
 	cr_assert_geq((uint64_t)st.st_blocks * 512, BYTES);
+	host()->destroy(&segment);
+}
+
+Test(loader_host, what_is_written_is_in_the_mapping_and_read_back)
+{
+	struct device_segment segment = make();
+	struct ipcc_error err = {0};
+	char bytes[9000], back[9000];
+
+	for (unsigned i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (char)(i * 7);
+	cr_assert_eq(host()->write(&segment, 1001, bytes, sizeof(bytes), &err), 0, "%s", err.message);
+	cr_assert_eq(memcmp((const char *)segment.address + 1001, bytes, sizeof(bytes)), 0);
+	cr_assert_eq(((const char *)segment.address)[1000], 0);
+	cr_assert_eq(host()->read(&segment, 1001, back, sizeof(back), &err), 0, "%s", err.message);
+	cr_assert_eq(memcmp(back, bytes, sizeof(bytes)), 0);
+	host()->destroy(&segment);
+}
+
+Test(loader_host, a_new_segment_is_zero)
+{
+	struct device_segment segment = make();
+
 	for (uint64_t i = 0; i < BYTES; i += 4096)
 		cr_assert_eq(((const char *)segment.address)[i], 0);
 	host()->destroy(&segment);

@@ -27,7 +27,7 @@ static void expect_place(const struct plan *plan, uint32_t i, uint32_t segment, 
 
 Test(loader_plan, aligned_neighbours_become_one_read)
 {
-	const struct plan_tensor tensors[] = {{0, 100, 512}, {0, 612, 256}, {0, 868, 100}};
+	const struct plan_tensor tensors[] = {{0, 100, 512, 0, 0}, {0, 612, 256, 0, 0}, {0, 868, 100, 0, 0}};
 	struct plan plan = make(tensors, 3, 0);
 
 	expect_place(&plan, 0, 0, 0);
@@ -46,7 +46,7 @@ Test(loader_plan, aligned_neighbours_become_one_read)
 
 Test(loader_plan, tensors_start_at_multiples_of_256_and_padding_splits_reads)
 {
-	const struct plan_tensor tensors[] = {{0, 8, 100}, {0, 108, 300}, {0, 408, 1}};
+	const struct plan_tensor tensors[] = {{0, 8, 100, 0, 0}, {0, 108, 300, 0, 0}, {0, 408, 1, 0, 0}};
 	struct plan plan = make(tensors, 3, 0);
 
 	expect_place(&plan, 0, 0, 0);
@@ -61,7 +61,7 @@ Test(loader_plan, tensors_start_at_multiples_of_256_and_padding_splits_reads)
 
 Test(loader_plan, holes_in_the_file_and_other_files_split_reads)
 {
-	const struct plan_tensor tensors[] = {{0, 0, 256}, {0, 300, 256}, {1, 556, 256}};
+	const struct plan_tensor tensors[] = {{0, 0, 256, 0, 0}, {0, 300, 256, 0, 0}, {1, 556, 256, 0, 0}};
 	struct plan plan = make(tensors, 3, 0);
 
 	cr_assert_eq(plan.read_count, 3);
@@ -73,7 +73,7 @@ Test(loader_plan, holes_in_the_file_and_other_files_split_reads)
 Test(loader_plan, no_tensor_straddles_segments)
 {
 	const struct plan_tensor tensors[] = {
-		{0, 0, 700}, {0, 700, 256}, {0, 956, 300}, {0, 1256, 5000}, {0, 6256, 10}};
+		{0, 0, 700, 0, 0}, {0, 700, 256, 0, 0}, {0, 956, 300, 0, 0}, {0, 1256, 5000, 0, 0}, {0, 6256, 10, 0, 0}};
 	struct plan plan = make(tensors, 5, 1024);
 
 	expect_place(&plan, 0, 0, 0);
@@ -91,7 +91,7 @@ Test(loader_plan, no_tensor_straddles_segments)
 
 Test(loader_plan, tensors_without_elements_have_a_place_and_no_read)
 {
-	const struct plan_tensor tensors[] = {{0, 8, 0}, {0, 8, 256}, {0, 264, 0}, {0, 264, 256}, {0, 520, 0}};
+	const struct plan_tensor tensors[] = {{0, 8, 0, 0, 0}, {0, 8, 256, 0, 0}, {0, 264, 0, 0, 0}, {0, 264, 256, 0, 0}, {0, 520, 0, 0, 0}};
 	struct plan plan = make(tensors, 5, 0);
 
 	expect_place(&plan, 0, 0, 0);
@@ -105,7 +105,7 @@ Test(loader_plan, tensors_without_elements_have_a_place_and_no_read)
 
 Test(loader_plan, a_model_of_empty_tensors_has_a_segment_that_can_be_mapped)
 {
-	const struct plan_tensor tensors[] = {{0, 8, 0}, {0, 8, 0}};
+	const struct plan_tensor tensors[] = {{0, 8, 0, 0, 0}, {0, 8, 0, 0, 0}};
 	struct plan plan = make(tensors, 2, 0);
 
 	cr_assert_eq(plan.segment_count, 1);
@@ -120,7 +120,7 @@ Test(loader_plan, the_limit_is_raised_until_the_segments_suffice)
 	struct plan_tensor *tensors = calloc(COUNT, sizeof(*tensors));
 
 	for (uint32_t i = 0; i < COUNT; i++)
-		tensors[i] = (struct plan_tensor){0, (uint64_t)i * 1000, 1000};
+		tensors[i] = (struct plan_tensor){0, (uint64_t)i * 1000, 1000, 0, 0};
 	struct plan plan = make(tensors, COUNT, 1024);
 	cr_assert_leq(plan.segment_count, MANIFEST_MAX_SEGMENTS);
 	cr_assert_gt(plan.segment_count, MANIFEST_MAX_SEGMENTS / 4);
@@ -136,10 +136,10 @@ Test(loader_plan, the_limit_is_raised_until_the_segments_suffice)
 
 Test(loader_plan, disorder_overlaps_and_overflows_are_refused)
 {
-	const struct plan_tensor disorder[] = {{1, 0, 10}, {0, 0, 10}};
-	const struct plan_tensor overlap[] = {{0, 0, 10}, {0, 9, 10}};
-	const struct plan_tensor overflow[] = {{0, 0, UINT64_MAX / 2}, {1, 0, UINT64_MAX / 2}, {2, 0, 1000}};
-	const struct plan_tensor wrap[] = {{0, UINT64_MAX, 10}};
+	const struct plan_tensor disorder[] = {{1, 0, 10, 0, 0}, {0, 0, 10, 0, 0}};
+	const struct plan_tensor overlap[] = {{0, 0, 10, 0, 0}, {0, 9, 10, 0, 0}};
+	const struct plan_tensor overflow[] = {{0, 0, UINT64_MAX / 2, 0, 0}, {1, 0, UINT64_MAX / 2, 0, 0}, {2, 0, 1000, 0, 0}};
+	const struct plan_tensor wrap[] = {{0, UINT64_MAX, 10, 0, 0}};
 	struct plan plan = {0};
 	struct ipcc_error err = {0};
 
@@ -158,8 +158,8 @@ Test(loader_plan, a_tensor_of_nine_dimensions_and_an_empty_model_are_refused)
 	struct plan plan;
 	struct ipcc_error err = {0};
 
-	expect_error(plan_init_checkpoint(&plan, &cp, 0, &err), &err, IPCC_REFUSED,
+	expect_error(plan_init_checkpoint(&plan, &cp, NULL, 0, &err), &err, IPCC_REFUSED,
 		     "m.safetensors: tensor 'deep' has 9 dimensions");
 	cp.tensor_count = 0;
-	expect_error(plan_init_checkpoint(&plan, &cp, 0, &err), &err, IPCC_INVALID, "/m: has no tensors");
+	expect_error(plan_init_checkpoint(&plan, &cp, NULL, 0, &err), &err, IPCC_INVALID, "/m: has no tensors");
 }

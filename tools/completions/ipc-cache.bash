@@ -25,7 +25,7 @@ _ipc_cache() {
     local options='--dir --timeout --json --help'
     case $verb in
     '') options="$options --version load ls attach dump verify copy evict inspect ping stat doctor" ;;
-    load) options="$options --name --device --replace --wait --visible --threads" ;;
+    load) options="$options --name --device --replace --wait --visible --threads --io --plan --include --exclude --rank --rows --columns" ;;
     attach) options="$options --repeat --hold --verify --sources --wait --private --device" ;;
     copy) options="$options --device --from --name --replace" ;;
     verify) options="$options --device" ;;
@@ -41,9 +41,10 @@ _ipc_cache() {
         ;;
     --verify) options='stat hash none' ;;
     --visible) options='owner group: all' ;;
+    --io) options='auto direct buffered mmap' ;;
     --device) options=host ;;
     --wait) options=forever ;;
-    --timeout | --repeat | --threads | --name) return ;;
+    --timeout | --repeat | --threads | --name | --include | --exclude | --rank | --rows | --columns) return ;;
     *)
         case $verb in
         load | inspect) [[ $word == -* ]] || { mapfile -t COMPREPLY < <(compgen -f -- "$word") && return; } ;;

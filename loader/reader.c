@@ -1,0 +1,77 @@
+/* See reader.h: what both implementations share. */
+#include "loader/reader.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+/* Where a read with O_DIRECT can go on, on all file systems but those with larger sectors; there it is an error, and the
+ * unit is read again through the page cache. */
+#define RESUME_ALIGNMENT 4096
+
+struct reader *reader_new(const struct reader_kind *kind, unsigned slots, uint64_t buffer_bytes)
+{
+	struct reader *reader = calloc(1, sizeof(*reader));
+	void *pool = mmap(NULL, slots * buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (reader == NULL || pool == MAP_FAILED)
+		goto failed;
+	/* Fewer, larger pieces for the kernel to pin; without them it works as well. */
+	madvise(pool, slots * buffer_bytes, MADV_HUGEPAGE);
+	*reader = (struct reader){.kind = kind, .slot_count = slots, .buffer_bytes = buffer_bytes, .pool = pool};
+	reader->slots = calloc(slots, sizeof(*reader->slots));
+	if (reader->slots == NULL || (errno = -kind->init(reader)) != 0)
+		goto failed;
+	return reader;
+failed:;
+	int error = errno;
+	if (pool != MAP_FAILED)
+		munmap(pool, slots * buffer_bytes);
+	if (reader != NULL)
+		free(reader->slots);
+	free(reader);
+	errno = error;
+	return NULL;
+}
+
+void reader_free(struct reader *reader)
+{
+	if (reader == NULL)
+		return;
+	reader->kind->fini(reader);
+	munmap(reader->pool, reader->slot_count * reader->buffer_bytes);
+	free(reader->slots);
+	free(reader);
+}
+
+void reader_start(struct reader *reader, unsigned slot, int fd, uint64_t offset, uint64_t bytes)
+{
+	reader->slots[slot] = (struct reader_slot){.fd = fd, .offset = offset, .bytes = bytes, .pending = true};
+	reader->kind->start(reader, slot);
+}
+
+ssize_t reader_wait(struct reader *reader, unsigned slot)
+{
+	struct reader_slot *s = &reader->slots[slot];
+
+	reader->kind->wait(reader, slot);
+	return s->error != 0 ? s->error : (ssize_t)s->done;
+}
+
+bool reader_advance(struct reader_slot *slot, ssize_t got)
+{
+	if (got == -EAGAIN || got == -EINTR)
+		return true;
+	if (got < 0)
+		slot->error = (int)got;
+	uint64_t end = got > 0 ? slot->done + (uint64_t)got : 0;
+	bool more = end > slot->reached;
+	if (more)
+		slot->reached = end;
+	slot->done = slot->reached;
+	if (!more || end >= slot->bytes)
+		return false;
+	/* It ended at an odd place: the end of the file, or a short read. From an aligned place the next one shows which. */
+	slot->done -= slot->done % RESUME_ALIGNMENT;
+	return true;
+}

@@ -1,0 +1,300 @@
+/*
+ * One unit: which way it is read, how, and what becomes of its bytes. See work.h.
+ *
+ * Whatever the way, bytes are hashed and written piece by piece from where they were read: the reader's buffer, the mapping
+ * of the file, or the worker's own piece of memory.
+ */
+#include "loader/work.h"
+
+#include "loader/guard.h"
+#include "loader/residency.h"
+#include "loader/scatter.h"
+#include "loader/shown.h"
+#include "manifest/bytes.h"
+#include "manifest/fail.h"
+#include "manifest/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* From here on a unit is taken from the page cache: mapped, or read through it, which needs no second look at holes. */
+#define MAPPED_PERCENT	 95
+#define BUFFERED_PERCENT 50
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static const struct safetensors *header_of(const struct worker *worker, const struct job *job)
+{
+	return &worker->fill->cp->files[job->unit.file].header;
+}
+
+/* ---- the way ---- */
+
+/* What was read ahead the other way counts for the one that is measured: it is kept short. */
+#define MEASURED_WINDOW 2
+
+static enum fill_path choose(struct worker *worker, struct job *job, bool *wait)
+{
+	static const enum fill_path forced[] = {
+		[FILL_DIRECT] = PATH_DIRECT, [FILL_BUFFERED] = PATH_BUFFERED, [FILL_MMAP] = PATH_MAPPED};
+	const struct fill_options *options = worker->fill->options;
+
+	if (options->io != FILL_AUTO)
+		return forced[options->io];
+	unsigned percent = residency_percent(job->file->fd, job->unit.begin, job->unit.bytes, false);
+	if (percent >= MAPPED_PERCENT)
+		return PATH_MAPPED;
+	if (percent >= BUFFERED_PERCENT || options->shared)
+		return PATH_BUFFERED;
+	/* A unit that has waited has been asked for already. */
+	if (!job->asked)
+		job->way = choice_begin(&worker->fill->choice, header_of(worker, job)->source.device, &job->measured);
+	job->asked = true;
+	*wait = job->measured && job->way == WAY_BUFFERED && worker->count >= MEASURED_WINDOW;
+	return job->way == WAY_DIRECT ? PATH_DIRECT : PATH_BUFFERED;
+}
+
+static int make_reader(struct worker *worker, struct ipcc_error *err)
+{
+	struct fill *fill = worker->fill;
+	const struct reader_kind *kind = fill->ring_error == 0 ? &reader_ring : &reader_threads;
+	uint64_t bytes = HASH_BLOCK_BYTES + 2 * READER_MAX_ALIGNMENT;
+
+	worker->reader = reader_new(kind, fill->window, bytes);
+	/* The limits of rings (memory, number) may be met by a later one. */
+	if (worker->reader == NULL && kind == &reader_ring) {
+		int error = errno;
+		pthread_mutex_lock(&fill->lock);
+		fill->report->ring_error = error;
+		pthread_mutex_unlock(&fill->lock);
+		kind = &reader_threads;
+		worker->reader = reader_new(kind, fill->window, bytes);
+	}
+	if (worker->reader == NULL)
+		return fail_errno(err, errno, "%u buffers of %" PRIu64 " bytes for reading", fill->window, bytes);
+	pthread_mutex_lock(&fill->lock);
+	struct fill_report *report = fill->report;
+	report->ring = kind == &reader_ring;
+	report->registered = worker->reader->registered && (report->registered || !report->readers);
+	report->readers = true;
+	report->pool_bytes += fill->window * bytes;
+	if (fill->ring_error != 0)
+		report->ring_error = -fill->ring_error;
+	pthread_mutex_unlock(&fill->lock);
+	return 0;
+}
+
+/* Starts the read of the aligned superset; without O_DIRECT the unit is read through the page cache. */
+static int begin_direct(struct worker *worker, struct job *job, struct ipcc_error *err)
+{
+	uint64_t alignment = shards_use_direct(&worker->fill->files, job->file);
+
+	if (alignment == 0) {
+		job->path = PATH_BUFFERED;
+		worker->refused_bytes += job->unit.bytes;
+		return 0;
+	}
+	int r = worker->reader == NULL ? make_reader(worker, err) : 0;
+	if (r != 0)
+		return r;
+	uint64_t end = align_up(job->unit.begin + job->unit.bytes, alignment);
+	job->read_begin = job->unit.begin & ~(alignment - 1);
+	/* Jobs end in the order of their beginning, so the slots come free in turn. */
+	job->slot = worker->next_slot;
+	worker->next_slot = (worker->next_slot + 1) % worker->fill->window;
+	reader_start(worker->reader, job->slot, job->file->direct_fd, job->read_begin, end - job->read_begin);
+	return 0;
+}
+
+int job_begin(struct worker *worker, struct job *job, bool *wait, struct ipcc_error *err)
+{
+	int r = shards_use(&worker->fill->files, job->unit.file, &job->file, err);
+
+	*wait = false;
+	if (r != 0)
+		return r;
+	job->path = choose(worker, job, wait);
+	if (*wait)
+		return 0;
+	if (job->path == PATH_DIRECT)
+		r = begin_direct(worker, job, err);
+	/* Starts reading ahead, and does nothing for what is there. */
+	if (r == 0 && job->path != PATH_DIRECT)
+		posix_fadvise(job->file->fd, (off_t)job->unit.begin, job->unit.bytes, POSIX_FADV_WILLNEED);
+	return r;
+}
+
+/* ---- the bytes ---- */
+
+struct taking {
+	struct worker *worker;
+	const struct job *job;
+	const uint8_t *from;
+	uint64_t begin, bytes; /* of the file */
+	struct ipcc_error *err;
+};
+
+static int take_piece(void *context, uint32_t segment, uint64_t offset, const uint8_t *from, uint64_t bytes)
+{
+	struct taking *t = context;
+	struct fill *fill = t->worker->fill;
+
+	if (!fill->options->no_hash)
+		digest_add(&t->worker->cursor, segment, offset, from, bytes);
+	return fill->sink->write(fill->sink->context, segment, offset, from, bytes, t->err);
+}
+
+/* Hashes and writes what is at t->from, in pieces. */
+static int take(void *context)
+{
+	struct taking *t = context;
+	struct fill *fill = t->worker->fill;
+	bool hash = fill->units.file_whole[t->job->unit.file] && !fill->options->no_hash;
+
+	for (uint64_t done = 0; done < t->bytes; done += WORK_PIECE_BYTES) {
+		uint64_t left = t->bytes - done;
+		uint64_t piece = left < WORK_PIECE_BYTES ? left : WORK_PIECE_BYTES;
+		if (hash)
+			checksum_add(t->worker->file_sum, t->from + done, piece);
+		int r = scatter(fill->plan, t->job->unit.file, t->begin + done, piece, t->from + done, take_piece, t);
+		if (r != 0)
+			return r;
+	}
+	return 0;
+}
+
+static int read_failed(struct worker *worker, const struct job *job, int error, struct ipcc_error *err)
+{
+	const char *path = header_of(worker, job)->path;
+	uint64_t end = job->unit.begin + job->unit.bytes;
+
+	if (error == ENODATA)
+		return fail(err, IPCC_INVALID, "%s: changed while being read: it ends before offset %" PRIu64 " now",
+			    shown(path), end);
+	return fail_errno(err, error, "%s: reading %u bytes at offset %" PRIu64, shown(path), job->unit.bytes,
+			  job->unit.begin);
+}
+
+static int finish_buffered(struct worker *worker, const struct job *job, struct ipcc_error *err)
+{
+	struct taking t = {.worker = worker, .job = job, .from = worker->piece, .err = err};
+
+	for (uint64_t done = 0; done < job->unit.bytes; done += t.bytes) {
+		t.begin = job->unit.begin + done;
+		t.bytes = job->unit.bytes - done < WORK_PIECE_BYTES ? job->unit.bytes - done : WORK_PIECE_BYTES;
+		int r = fd_read_exact(job->file->fd, worker->piece, t.bytes, t.begin);
+		if (r < 0)
+			return read_failed(worker, job, -r, err);
+		r = take(&t);
+		if (r != 0)
+			return r;
+	}
+	return 0;
+}
+
+static int finish_direct(struct worker *worker, struct job *job, struct ipcc_error *err)
+{
+	uint64_t skip = job->unit.begin - job->read_begin;
+	struct taking t = {.worker = worker,
+			   .job = job,
+			   .from = reader_buffer(worker->reader, job->slot) + skip,
+			   .begin = job->unit.begin,
+			   .bytes = job->unit.bytes,
+			   .err = err};
+
+	ssize_t got = reader_wait(worker->reader, job->slot);
+	bool refused = got == -EINVAL || got == -EOPNOTSUPP;
+	if (refused || (got >= 0 && (uint64_t)got < skip + job->unit.bytes)) {
+		/* Some file systems refuse O_DIRECT only when it is used. Others end too early: the page cache knows. */
+		if (refused)
+			shards_refuse_direct(&worker->fill->files, job->file);
+		worker->refused_bytes += job->unit.bytes;
+		job->path = PATH_BUFFERED;
+		return finish_buffered(worker, job, err);
+	}
+	if (got < 0)
+		return read_failed(worker, job, (int)-got, err);
+	return take(&t);
+}
+
+/* Why could the mapping not be read? */
+static int mapping_failed(struct worker *worker, const struct job *job, struct ipcc_error *err)
+{
+	struct source now;
+	bool shorter = source_stat(job->file->fd, &now) == 0 && now.bytes < job->unit.begin + job->unit.bytes;
+
+	return read_failed(worker, job, shorter ? ENODATA : EIO, err);
+}
+
+static int finish_mapped(struct worker *worker, struct job *job, struct ipcc_error *err)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t skip = job->unit.begin % page, bytes = skip + job->unit.bytes;
+
+	/* Not MAP_POPULATE: where a FUSE file system answers EIO, Linux 6.18 repeats that for ever. */
+	void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, job->file->fd, (off_t)(job->unit.begin - skip));
+	if (map == MAP_FAILED) {
+		job->path = PATH_BUFFERED;
+		return finish_buffered(worker, job, err);
+	}
+	struct taking t = {.worker = worker,
+			   .job = job,
+			   .from = (const uint8_t *)map + skip,
+			   .begin = job->unit.begin,
+			   .bytes = job->unit.bytes,
+			   .err = err};
+	int r = guard_run(map, bytes, take, &t);
+	munmap(map, bytes);
+	if (r == -EFAULT || (r == IPCC_FAILED && err->sys_errno == EFAULT))
+		return mapping_failed(worker, job, err);
+	return r;
+}
+
+/* ---- the end ---- */
+
+static void book_progress(struct fill *fill, uint64_t bytes)
+{
+	const struct fill_options *options = fill->options;
+
+	pthread_mutex_lock(&fill->progress_lock);
+	pthread_mutex_lock(&fill->lock);
+	fill->done_bytes += bytes;
+	uint64_t done = fill->done_bytes;
+	pthread_mutex_unlock(&fill->lock);
+	if (options->progress != NULL)
+		options->progress(options->context, done, fill->units.bytes);
+	pthread_mutex_unlock(&fill->progress_lock);
+}
+
+int job_finish(struct worker *worker, struct job *job, struct ipcc_error *err)
+{
+	static int (*const finish[])(struct worker *, struct job *, struct ipcc_error *) = {
+		[PATH_DIRECT] = finish_direct, [PATH_BUFFERED] = NULL, [PATH_MAPPED] = finish_mapped};
+	struct fill *fill = worker->fill;
+	uint32_t file = job->unit.file;
+	bool hash = fill->units.file_whole[file] && !fill->options->no_hash;
+
+	if (hash)
+		checksum_restart(worker->file_sum);
+	int r = finish[job->path] != NULL ? finish[job->path](worker, job, err) : finish_buffered(worker, job, err);
+	if (r != 0)
+		return r;
+	if (hash)
+		job->file->blocks[job->unit.begin / HASH_BLOCK_BYTES] = checksum_hash(worker->file_sum);
+	if (job->ends_extent)
+		digest_end(&worker->cursor);
+	if (job->asked)
+		choice_done(&fill->choice, header_of(worker, job)->source.device, job->way, job->unit.bytes, now_ns());
+	worker->path_bytes[job->path] += job->unit.bytes;
+	book_progress(fill, job->unit.bytes);
+	return shards_done(&fill->files, file, &fill->result->files[file], err);
+}
