@@ -3,6 +3,10 @@
 
 #include "loader/device/device.h"
 #include "manifest/dtype.h"
+#include "manifest/fail.h"
+#include "manifest/fd.h"
+#include "manifest/hash.h"
+#include "loader/source.h"
 #include "tools/output.h"
 
 #include <poll.h>
@@ -62,6 +66,32 @@ static int publish_sources(struct ipcc_publish *publish, const struct checkpoint
 			return rc;
 	}
 	return IPCC_OK;
+}
+
+/* Which files a sharded model consists of is what its index says. */
+static int publish_index(struct ipcc_publish *publish, const struct checkpoint *cp, struct ipcc_error *err)
+{
+	cleanup_fd int fd = -1;
+	struct source from;
+	struct hash128 hash;
+	if (!cp->indexed)
+		return IPCC_OK;
+	int rc = source_open(cp->dirfd, CHECKPOINT_INDEX, CHECKPOINT_INDEX, &fd, &from, err);
+	if (rc != IPCC_OK)
+		return rc;
+	int failed = hash_file(fd, from.bytes, 1, NULL, &hash);
+	if (failed < 0)
+		return fail_errno(err, -failed, "cannot read %s", CHECKPOINT_INDEX);
+	struct ipcc_source s = {.name = CHECKPOINT_INDEX,
+				.device = from.device,
+				.inode = from.inode,
+				.bytes = from.bytes,
+				.mtime_ns = from.mtime_ns,
+				.ctime_ns = from.ctime_ns,
+				.stat_ns = from.stat_ns,
+				.hashed = 1};
+	memcpy(s.hash, hash.bytes, sizeof(s.hash));
+	return ipcc_publish_source(publish, &s, err);
 }
 
 /* The files' __metadata__ as one attribute: {"FILE": {"name": "value"}}, without files that have none. */
@@ -150,6 +180,8 @@ static int describe(struct ipcc_publish *publish, const struct checkpoint *cp, c
 	int rc = publish_tensors(publish, cp, plan, selection, err);
 	if (rc == IPCC_OK)
 		rc = publish_sources(publish, cp, filled, err);
+	if (rc == IPCC_OK)
+		rc = publish_index(publish, cp, err);
 	if (rc == IPCC_OK)
 		rc = publish_metadata(publish, cp, err);
 	return rc == IPCC_OK ? publish_hashes(publish, filled, err) : rc;

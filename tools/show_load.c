@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 static uint64_t wanted_bytes(const struct plan_read *read)
 {
@@ -101,9 +100,15 @@ static const char *reader_name(const struct fill_report *fill)
 
 static uint64_t peak_bytes(void)
 {
-	struct rusage usage;
-	getrusage(RUSAGE_SELF, &usage);
-	return (uint64_t)usage.ru_maxrss * 1024;
+	/* Not ru_maxrss, which begins with that of the process that started us. */
+	char line[128];
+	unsigned long long kib = 0;
+	FILE *status = fopen("/proc/self/status", "re");
+	while (status != NULL && fgets(line, sizeof(line), status) != NULL && sscanf(line, "VmHWM: %llu", &kib) != 1)
+		;
+	if (status != NULL)
+		fclose(status);
+	return kib * 1024;
 }
 
 void show_report(const struct publish_report *report)

@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static uint64_t nanoseconds(struct timespec t)
 {
@@ -128,6 +129,25 @@ static bool stays_inside(const char *name)
 	return true;
 }
 
+/* A model of the layout "checkpoint" was made of what its folder said then. An index that came later makes it another. */
+static int check_index(const struct manifest *m, const char *root, struct ipcc_error *err)
+{
+	static const char index[] = "model.safetensors.index.json";
+	char path[PATH_MAX + 32];
+	bool checkpoint = false, known = false;
+	struct ipcc_field field;
+	struct ipcc_source source;
+	for (uint32_t i = 0; manifest_field(m, i, &field, NULL) == IPCC_OK; i++)
+		checkpoint = checkpoint || (strcmp(field.name, "layout") == 0 && strcmp(field.value, "checkpoint") == 0);
+	for (uint32_t i = 0; manifest_source(m, i, &source, NULL) == IPCC_OK; i++)
+		known = known || strcmp(source.name, index) == 0;
+	snprintf(path, sizeof(path), "%s/%s", root, index);
+	if (!checkpoint || known || access(path, F_OK) != 0)
+		return IPCC_OK;
+	return fail_mismatch(err, index, "present", "missing",
+			     "%s exists, but the resident model was made without it; load it again with --replace", path);
+}
+
 int sources_compare(const struct manifest *m, const char *root, enum ipcc_verify verify, const atomic_bool *cancel,
 		    enum ipcc_source_state *state, struct ipcc_error *err)
 {
@@ -144,6 +164,8 @@ int sources_compare(const struct manifest *m, const char *root, enum ipcc_verify
 	if (!folder && count != 1)
 		return fail_mismatch(err, "sources", "1 file", "several files",
 				     "%s is a file, but the resident model was made of %u; name its folder", root, count);
+	if (folder)
+		rc = check_index(m, root, err);
 	for (uint32_t i = 0; rc == IPCC_OK && i < count; i++) {
 		struct ipcc_source source;
 		struct comparison c = {.source = &source, .cancel = cancel};

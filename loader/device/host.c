@@ -106,8 +106,9 @@ static int host_write(struct device_segment *segment, uint64_t offset, const voi
 	int r;
 
 	uint64_t before = __atomic_fetch_add(&segment->written, bytes, __ATOMIC_RELAXED);
-	if (before / RECHECK_BYTES != (before + bytes) / RECHECK_BYTES) {
-		r = memory_check("", RECHECK_BYTES, err);
+	uint64_t after = before + bytes, left = after < segment->bytes ? segment->bytes - after : 0;
+	if (left > 0 && before / RECHECK_BYTES != after / RECHECK_BYTES) {
+		r = memory_check("", left < RECHECK_BYTES ? left : RECHECK_BYTES, err);
 		if (r != 0)
 			return r;
 	}

@@ -97,7 +97,7 @@ def test_a_sharded_checkpoint_arrives_as_one_model(broker, cli, client, folder):
     with client.attach("sharded") as attached:
         compare(attached, tensors)
         compare_sources(attached.manifest, folder / "sharded",
-                        [f"model-{i:05}-of-00004.safetensors" for i in range(1, 5)])
+                        [f"model-{i:05}-of-00004.safetensors" for i in range(1, 5)] + ["model.safetensors.index.json"])
     assert cli("attach", folder / "sharded", "--json", expect=0).json["sources"] == "same"
 
 

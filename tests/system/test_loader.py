@@ -13,8 +13,9 @@ import pytest
 
 import harness
 import models
-from harness import finish, user_prefix
+from harness import finish
 from manifest import block_hashes
+from users import user_prefix
 
 BUILD = Path(os.environ.get("IPC_CACHE_BUILD", Path(__file__).resolve().parents[2] / "build")).resolve()
 USER = 1000

@@ -194,3 +194,20 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_not_published(broker, cli
         failed = finish(load)
     assert failed.status == 5 and "model.safetensors" in failed.err, failed
     assert broker.becomes_empty()
+
+
+def test_an_index_that_came_after_the_load_makes_it_another_model(cli, folder, resident):
+    models.write_sharded(folder / "sharded", shards=2)
+    shutil.copy(folder / "sharded" / "model.safetensors.index.json", resident)
+    failed = attach(cli, resident, expect=4)
+    assert failed.json["error"]["field"] == "model.safetensors.index.json"
+
+
+def test_the_index_of_a_sharded_model_is_one_of_its_sources(broker, cli, folder):
+    broker.leaves_models = True
+    models.write_sharded(folder / "sharded", shards=2)
+    cli("load", folder / "sharded", expect=0)
+    attach(cli, folder / "sharded", expect=0)
+    with open(folder / "sharded" / "model.safetensors.index.json", "a", encoding="ascii") as index:
+        index.write(" ")
+    assert attach(cli, folder / "sharded", expect=4).json["error"]["field"] == "model.safetensors.index.json"
