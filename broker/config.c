@@ -149,6 +149,8 @@ static const char *read_access(struct config *config, const char *name, const ch
 {
 	if (strcmp(name, "attach") == 0)
 		return parse_principals(value, &config->attach);
+	if (strcmp(name, "attach_gpu") == 0)
+		return parse_principals(value, &config->attach_gpu);
 	if (strcmp(name, "publish") == 0)
 		return parse_principals(value, &config->publish);
 	if (strcmp(name, "evict") == 0)

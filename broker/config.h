@@ -45,6 +45,7 @@ struct config {
 	gid_t open_gid;
 
 	struct principals attach;  /* may connect, and attach what others made visible to them */
+	struct principals attach_gpu; /* may, beyond that, attach models of others that are on a GPU */
 	struct principals publish; /* may publish; implies connecting */
 	struct principals evict;   /* may evict models of others */
 	struct principals trusted; /* whose models others may attach, besides root's */

@@ -7,6 +7,7 @@
 #include "broker/draft.h"
 
 #include "broker/reaper.h"
+#include "broker/segment.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 #include "manifest/validate.h"
@@ -137,6 +138,9 @@ static int compare_claim(const struct manifest *m, const struct model *claim, st
 		rc = manifest_segment(m, i, &segment, err);
 		if (rc != IPCC_OK)
 			return rc;
+		if (strcmp(segment.device, segment_device(&claim->key)) != 0)
+			return fail(err, IPCC_INVALID, "segments[%u].device: the draft says %s, the key %s", i, segment.device,
+				    segment_device(&claim->key));
 		if (segment.bytes != claim->segments[i].bytes || segment.handle_kind != HANDLE_FD)
 			return fail(err, IPCC_INVALID,
 				    "segments[%u]: the draft says %llu bytes, handle kind %u; %llu bytes were handed over as an fd", i,

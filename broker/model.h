@@ -23,7 +23,7 @@ struct conn;
 struct model_segment {
 	int fd; /* -1 until handed over, and when dropped */
 	uint64_t bytes;
-	dev_t device;
+	dev_t device; /* of the file; 0 and 0 for a GPU's */
 	ino_t inode;
 };
 

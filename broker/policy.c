@@ -2,6 +2,7 @@
 #include "broker/policy.h"
 
 #include "broker/model.h"
+#include "broker/segment.h"
 #include "manifest/fail.h"
 
 static bool listed(const struct principals *who, struct asker asker)
@@ -59,6 +60,9 @@ int policy_rank(const struct policy *policy, struct asker asker, const struct mo
 	if (!root && !trusted)
 		return -1;
 	if (!policy_is_admin(policy, asker) && !listed(&policy->config->attach, asker))
+		return -1;
+	/* Who holds a GPU's fd can write to it. */
+	if (!segment_is_host(&model->key) && !listed(&policy->config->attach_gpu, asker))
 		return -1;
 	bool shown = model->visibility == IPCC_VISIBLE_ALL ||
 		     (model->visibility == IPCC_VISIBLE_GROUP &&

@@ -4,7 +4,8 @@
  *
  * The rules: the broker's own uid and root may always connect. Others need [access] attach, publish or evict. A model belongs to
  * the uid that published it; its owner may always attach and evict it. Somebody else's model is attachable only when its
- * publisher is root or trusted, made it visible to the asker, and [access] attach admits the asker.
+ * publisher is root or trusted, made it visible to the asker, and [access] attach admits the asker; on a GPU [access]
+ * attach_gpu must admit it too, since read-only is a promise there and no wall: by default nobody else may.
  */
 #ifndef IPCC_BROKER_POLICY_H
 #define IPCC_BROKER_POLICY_H

@@ -8,6 +8,7 @@
 #include "broker/lifecycle.h"
 #include "broker/reaper.h"
 #include "broker/request.h"
+#include "broker/segment.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 #include "manifest/utf8.h"
@@ -155,13 +156,14 @@ int handle_begin(struct conn *conn, struct request *request, struct message *rep
 	return IPCC_OK;
 }
 
-/* Is the fd what was promised, and no other segment of this model? */
-static int check_segment(const struct model *claim, uint32_t i, int fd, struct memfd_facts *facts, struct ipcc_error *err)
+/* Is the fd what was promised, and no other segment of this model? Two of a GPU's cannot be told apart. */
+static int check_segment(const struct model *claim, uint32_t i, int fd, struct segment_facts *facts,
+			 struct ipcc_error *err)
 {
 	char what[32];
 	snprintf(what, sizeof(what), "segment %u", i);
-	int rc = memfd_check(fd, what, facts, err);
-	if (rc != IPCC_OK)
+	int rc = segment_check(&claim->key, fd, what, facts, err);
+	if (rc != IPCC_OK || !facts->sized)
 		return rc;
 	if (facts->bytes != claim->segments[i].bytes)
 		return fail(err, IPCC_INVALID, "segment %u has %" PRIu64 " bytes, %" PRIu64 " were promised", i, facts->bytes,
@@ -189,7 +191,7 @@ int handle_segments(struct conn *conn, struct request *request, struct message *
 		return fail(err, IPCC_INVALID, "segments %u to %" PRIu64 " of %u", first, first + (uint64_t)count - 1,
 			    claim->segment_count);
 	for (uint32_t i = 0; i < count; i++) {
-		struct memfd_facts facts;
+		struct segment_facts facts;
 		struct model_segment *segment = &claim->segments[first + i];
 		int rc = check_segment(claim, first + i, request->fds->fds[i], &facts, err);
 		if (rc != IPCC_OK)

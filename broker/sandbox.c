@@ -27,6 +27,8 @@ static const int allowed[] = {
 	/* memfds */
 	SCMP_SYS(memfd_create), SCMP_SYS(fcntl), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(fstatfs), SCMP_SYS(ftruncate),
 	SCMP_SYS(fallocate), SCMP_SYS(pread64), SCMP_SYS(pwrite64),
+	/* what a GPU's segment is */
+	SCMP_SYS(statx),
 	/* memory, threads, time, and the process itself */
 	SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(mprotect), SCMP_SYS(madvise), SCMP_SYS(brk),
 	SCMP_SYS(futex), SCMP_SYS(set_robust_list), SCMP_SYS(rseq), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn),

@@ -15,6 +15,20 @@
 
 #define ALIGNMENT ((uint64_t)MANIFEST_TENSOR_ALIGNMENT)
 
+int plan_round(struct plan *plan, uint64_t granularity, struct ipcc_error *err)
+{
+	uint64_t total = 0, rounded;
+
+	for (uint32_t i = 0; i < plan->segment_count; i++)
+		if (add_overflows(plan->segment_bytes[i], granularity - 1, &rounded) ||
+		    add_overflows(total, align_up(plan->segment_bytes[i], granularity), &total))
+			return fail(err, IPCC_INVALID, "the segments' sizes exceed 64 bits");
+	for (uint32_t i = 0; i < plan->segment_count; i++)
+		plan->segment_bytes[i] = align_up(plan->segment_bytes[i], granularity);
+	plan->total_bytes = total;
+	return 0;
+}
+
 void plan_fini(struct plan *plan)
 {
 	free(plan->segment_bytes);

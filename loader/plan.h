@@ -84,6 +84,10 @@ int plan_init(struct plan *plan, const struct plan_tensor *tensors, uint32_t cou
 int plan_init_checkpoint(struct plan *plan, const struct checkpoint *cp, const struct selection *selection,
 			 uint64_t segment_limit_bytes, struct ipcc_error *err);
 
+/* Makes all segments multiples of `granularity`, a power of two, longer: what the device that takes them asks for.
+ * IPCC_INVALID: the sizes overflow. */
+int plan_round(struct plan *plan, uint64_t granularity, struct ipcc_error *err);
+
 /* Harmless on a zeroed struct. */
 void plan_fini(struct plan *plan);
 

@@ -170,7 +170,7 @@ static int check_mode(int fd, const char *what, struct ipcc_error *err)
 	return 0;
 }
 
-static int check_seals(int fd, const char *what, struct ipcc_error *err)
+static int check_seals(int fd, int needed, const char *what, struct ipcc_error *err)
 {
 	static const struct {
 		int seal;
@@ -185,7 +185,7 @@ static int check_seals(int fd, const char *what, struct ipcc_error *err)
 			    "with memfd_create(MFD_ALLOW_SEALING)",
 			    what);
 	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-		if (seals & wanted[i].seal)
+		if ((seals & wanted[i].seal) != 0 || (needed & wanted[i].seal) == 0)
 			continue;
 		if (missing[0] != '\0')
 			strcat(missing, ", ");
@@ -201,13 +201,13 @@ static int check_seals(int fd, const char *what, struct ipcc_error *err)
 
 #define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
 
-int memfd_check(int fd, const char *what, struct memfd_facts *facts, struct ipcc_error *err)
+static int check(int fd, int seals, const char *what, struct memfd_facts *facts, struct ipcc_error *err)
 {
 	struct stat st;
 
 	int code = check_mode(fd, what, err);
 	if (code == 0)
-		code = check_seals(fd, what, err);
+		code = check_seals(fd, seals, what, err);
 	if (code != 0)
 		return code;
 	if (fstat(fd, &st) < 0)
@@ -230,4 +230,14 @@ int memfd_check(int fd, const char *what, struct memfd_facts *facts, struct ipcc
 			    what, (uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
 	*facts = (struct memfd_facts){.bytes = (uint64_t)st.st_size, .device = st.st_dev, .inode = st.st_ino};
 	return 0;
+}
+
+int memfd_check(int fd, const char *what, struct memfd_facts *facts, struct ipcc_error *err)
+{
+	return check(fd, MEMFD_SEALS, what, facts, err);
+}
+
+int memfd_check_sized(int fd, const char *what, struct memfd_facts *facts, struct ipcc_error *err)
+{
+	return check(fd, MEMFD_SEALS & ~F_SEAL_WRITE, what, facts, err);
 }

@@ -65,5 +65,7 @@ struct memfd_facts {
  * memfd would allocate memory.) Stores size and identity. IPCC_INVALID with the reason otherwise; `what` names the fd
  * in the message ("segment 3"). Never blocks, whatever the fd is. */
 int memfd_check(int fd, const char *what, struct memfd_facts *facts, struct ipcc_error *err);
+/* The same of memory that may still be written to: without the seal WRITE. */
+int memfd_check_sized(int fd, const char *what, struct memfd_facts *facts, struct ipcc_error *err);
 
 #endif

@@ -6,6 +6,7 @@
 #   make coverage        line coverage by unit and system tests (gcovr), the validator's first
 
 VENV := .venv-test
+FAKE := $(BUILD)/tests/fake/libcuda.so.1
 TSAN_BUILD := $(BUILD)/tsan
 
 # One Criterion binary over every part; main functions stay out.
@@ -26,6 +27,16 @@ $(BUILD)/tests/bench-%: $(BUILD)/obj/tests/bench/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ $(parts_libs)
+$(BUILD)/tests/gpu/conformance: $(call objects,tests/gpu/conformance.c tests/gpu/raw.c)
+$(BUILD)/tests/gpu/actor: $(call objects,tests/gpu/actor.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
+	$(device_src) $(manifest_src))
+gpu_programs := $(BUILD)/tests/gpu/conformance $(BUILD)/tests/gpu/actor
+$(gpu_programs):
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(all_LDFLAGS) -o $@ $(filter %.o,$^) $(parts_libs) -ldl
+.PHONY: gpu-programs
+gpu-programs: all $(gpu_programs) $(FAKE)
 .PRECIOUS: $(BUILD)/obj/%.o
 
 # Makes a write fail on demand, see the source.
@@ -34,6 +45,27 @@ $(BUILD)/tests/fault.so: tests/fault/fault.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -O2 -fPIC -shared -o $@ $< -ldl
 
+# A GPU driver without a GPU, see tests/fake-cuda/fake.h. Not sanitized: it is opened into programs of any kind.
+# The stubs of HIP and MACA are the same source with other names in front.
+fake_base := tests/fake-cuda/base.c tests/fake-cuda/memory.c tests/fake-cuda/transfer.c
+$(FAKE): $(fake_base)
+$(BUILD)/tests/fake-hip/libamdhip64.so: $(fake_base) tests/fake-cuda/hip.c
+$(BUILD)/tests/fake-maca/libmcruntime.so: $(fake_base) tests/fake-cuda/maca.c
+fakes := $(FAKE) $(BUILD)/tests/fake-hip/libamdhip64.so $(BUILD)/tests/fake-maca/libmcruntime.so
+$(fakes): $(wildcard tests/fake-cuda/*.h) loader/device/cuda_abi.h
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -I. -Wall -Wextra -Wshadow -O2 -g -fPIC -shared -fvisibility=hidden \
+		-Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -pthread
+
+# The declarations in cuda_abi.h are those of the real cuda.h, where a toolkit is installed.
+CUDA_HOME ?= /usr/local/cuda
+.PHONY: test-abi
+test-abi:
+	$(Q)if [ -e $(CUDA_HOME)/include/cuda.h ]; then \
+		$(CC) -std=gnu11 -I. -isystem $(CUDA_HOME)/include -Wall -Werror -fsyntax-only tests/abi/cuda.c && \
+		echo "  ABI      the same as in $(CUDA_HOME)/include/cuda.h"; \
+	else echo "  SKIP     no cuda.h in $(CUDA_HOME)/include to compare loader/device/cuda_abi.h with"; fi
 # Shows a folder with faults, see the source.
 $(BUILD)/tests/faultfs: tests/fault/faultfs.c
 	$(call say,LD,$@)
@@ -48,14 +80,14 @@ $(VENV)/ready: tests/requirements.txt
 	$(Q)touch $@
 
 .PHONY: test test-unit test-system
-test: test-unit test-system
+test: test-abi test-unit test-system
 
 test-unit: $(BUILD)/tests/unit
 	$(call say,TEST,unit)
 	$(Q)$(BUILD)/tests/unit --jobs 2
 
 # ThreadSanitizer excludes the other sanitizers, so its programs are a build of their own.
-test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(BUILD)/tests/faultfs
+test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(BUILD)/tests/faultfs $(fakes) $(gpu_programs)
 	$(Q)$(MAKE) --no-print-directory BUILD=$(TSAN_BUILD) SANITIZE=thread $(TSAN_BUILD)/tests/client $(TSAN_BUILD)/tests/fill
 	$(call say,TEST,system)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q tests/system $(PYTEST)

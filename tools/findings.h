@@ -27,6 +27,8 @@ void findings_add(struct findings *f, enum finding_level level, const char *name
 
 /* What the kernel offers and the limits allow. */
 void check_machine(struct findings *f);
+/* The GPUs and their drivers. */
+void check_devices(struct findings *f);
 /* The broker's directory and the broker. */
 void check_broker(struct findings *f, const struct common *common);
 

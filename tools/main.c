@@ -16,6 +16,7 @@ static const struct verb {
 	{"attach", verb_attach, "attach to a resident model and time it"},
 	{"dump", verb_dump, "show the manifest of a resident model, or of a file"},
 	{"verify", verb_verify, "hash a resident model again and name what is damaged"},
+	{"copy", verb_copy, "copy a resident model to another device"},
 	{"evict", verb_evict, "remove a resident model"},
 	{"inspect", verb_inspect, "check a safetensors file or model folder, without a broker"},
 	{"ping", verb_ping, "time one round trip to the broker"},

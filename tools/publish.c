@@ -1,6 +1,7 @@
 /* Publishes a checkpoint; see publish.h. */
 #include "tools/publish.h"
 
+#include "loader/device/device.h"
 #include "manifest/dtype.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -135,7 +136,23 @@ static int publish_hashes(struct ipcc_publish *publish, const struct fill_result
 struct publish_sink {
 	struct ipcc_publish *publish;
 	struct pollfd broker;
+	bool host;
 };
+
+/* A truncated file may end a write in the middle, which a GPU's driver must not see: the bytes are taken out of the mapping
+ * before. They are still in the cache when they are copied again. */
+static int write_staged(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
+			struct ipcc_error *err)
+{
+	static __thread uint8_t piece[64 << 10];
+	int rc = IPCC_OK;
+	for (uint64_t done = 0; rc == IPCC_OK && done < bytes; done += sizeof(piece)) {
+		uint64_t part = bytes - done < sizeof(piece) ? bytes - done : sizeof(piece);
+		memcpy(piece, (const uint8_t *)from + done, part);
+		rc = ipcc_publish_write(publish, segment, offset + done, piece, part, err);
+	}
+	return rc;
+}
 
 static int sink_write(void *context, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
 		      struct ipcc_error *err)
@@ -147,7 +164,8 @@ static int sink_write(void *context, uint32_t segment, uint64_t offset, const vo
 					   .message = "the broker has ended the connection; nothing was published"};
 		return err->code;
 	}
-	return ipcc_publish_write(sink->publish, segment, offset, from, bytes, err);
+	return sink->host ? ipcc_publish_write(sink->publish, segment, offset, from, bytes, err)
+			  : write_staged(sink->publish, segment, offset, from, bytes, err);
 }
 
 static int sink_read(void *context, uint32_t segment, uint64_t offset, void *to, uint64_t bytes, struct ipcc_error *err)
@@ -180,7 +198,9 @@ int publish_checkpoint(struct ipcc_client *client, const struct checkpoint *cp, 
 	int rc = ipcc_publish_begin(client, &complete, &publish, err);
 	if (rc != IPCC_OK)
 		return rc;
-	struct publish_sink context = {publish, {.fd = ipcc_fd(client), .events = POLLIN}};
+	struct publish_sink context = {.publish = publish,
+				       .broker = {.fd = ipcc_fd(client), .events = POLLIN},
+				       .host = strcmp(options->device, DEVICE_HOST) == 0};
 	struct sink sink = {.context = &context, .write = sink_write, .read = sink_read};
 	struct fill_result filled = {0};
 	rc = fill_run(cp, plan, &sink, fill, &filled, err);

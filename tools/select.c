@@ -26,7 +26,7 @@ static void add(struct argp_state *state, struct patterns *patterns, const char 
 
 static void parse_rank(struct argp_state *state, struct selection *selection, const char *text)
 {
-	unsigned rank, ranks;
+	unsigned rank = 0, ranks = 0;
 	char end;
 
 	if (text[0] < '0' || text[0] > '9' || sscanf(text, "%9u/%9u%c", &rank, &ranks, &end) != 2 || ranks == 0 ||

@@ -11,6 +11,7 @@
 typedef int verb_function(struct common *common, int argc, char **argv);
 
 verb_function verb_attach;
+verb_function verb_copy;
 verb_function verb_doctor;
 verb_function verb_dump;
 verb_function verb_evict;

@@ -1,6 +1,7 @@
 /* ipc-cache attach: attaches to a resident model as an engine would, times the parts, and may stay attached. */
 #include "broker/client/ipc_cache.h"
 #include "tools/clock.h"
+#include "tools/device_option.h"
 #include "tools/hold.h"
 #include "tools/output.h"
 #include "tools/samples.h"
@@ -12,7 +13,7 @@
 
 #define MAX_REPEAT 10000000
 
-enum { OPTION_REPEAT = 1, OPTION_HOLD, OPTION_VERIFY, OPTION_SOURCES, OPTION_WAIT, OPTION_PRIVATE };
+enum { OPTION_REPEAT = 1, OPTION_HOLD, OPTION_VERIFY, OPTION_SOURCES, OPTION_WAIT, OPTION_PRIVATE, OPTION_DEVICE };
 
 static const struct argp_option options[] = {
 	{"repeat", OPTION_REPEAT, "N", 0, "Connect, attach, map and let go N times, and show the percentiles", 0},
@@ -24,6 +25,7 @@ static const struct argp_option options[] = {
 	 0},
 	{"sources", OPTION_SOURCES, "PATH", 0, "The source files to compare (default: MODEL, if it is a path)", 0},
 	{"wait", OPTION_WAIT, "MS", 0, "Wait so long (or 'forever') for a model that is loading or not there yet", 0},
+	{"device", OPTION_DEVICE, "DEVICE", 0, "Which of several models of that name: the one on this device", 0},
 	{"private", OPTION_PRIVATE, NULL, 0, "Map copy-on-write instead of read-only", 0},
 	{0},
 };
@@ -34,6 +36,7 @@ static const char *const phase_names[PHASE_COUNT] = {"connect", "attach", "map",
 struct arguments {
 	struct common *common;
 	struct ipcc_attach_options attach;
+	const char *device;
 	unsigned map_flags;
 	uint64_t repeat;
 	bool hold;
@@ -67,6 +70,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPTION_WAIT:
 		a->attach.wait_ms = option_wait(state, arg);
+		return 0;
+	case OPTION_DEVICE:
+		a->device = arg;
 		return 0;
 	case OPTION_PRIVATE:
 		a->map_flags |= IPCC_MAP_PRIVATE;
@@ -199,7 +205,8 @@ int verb_attach(struct common *common, int argc, char **argv)
 	struct ipcc_client *client = NULL;
 	struct ipcc_model *model = NULL;
 	struct ipcc_error err;
-	int rc = IPCC_OK;
+	struct device_option device;
+	int rc = device_option(&device, a.device, &a.attach.fields, &a.attach.field_count, &err);
 	for (uint64_t i = 0; i < a.repeat && rc == IPCC_OK; i++) {
 		ipcc_model_free(model);
 		ipcc_close(client);

@@ -46,6 +46,7 @@ int verb_doctor(struct common *common, int argc, char **argv)
 		argc, argv);
 	struct findings findings = {0};
 	check_machine(&findings);
+	check_devices(&findings);
 	check_broker(&findings, common);
 	bool healthy = true;
 	for (size_t i = 0; i < findings.count; i++)

@@ -1,11 +1,13 @@
 /* ipc-cache evict: removes a resident model: only if nobody holds it, or with its last lease, or at once. */
 #include "broker/client/ipc_cache.h"
+#include "tools/device_option.h"
 #include "tools/output.h"
 #include "tools/verb.h"
 
-enum { OPTION_DRAIN = 1, OPTION_FORCE, OPTION_WAIT };
+enum { OPTION_DRAIN = 1, OPTION_FORCE, OPTION_WAIT, OPTION_DEVICE };
 
 static const struct argp_option options[] = {
+	{"device", OPTION_DEVICE, "DEVICE", 0, "Which of several models of that name: the one on this device", 0},
 	{"drain", OPTION_DRAIN, NULL, 0, "Take no new attach; the model goes with its last lease", 0},
 	{"wait", OPTION_WAIT, "MS", 0, "With --drain: wait so long (or 'forever') until it is gone", 0},
 	{"force", OPTION_FORCE, NULL, 0, "Drop it now; holders are told, and keep their mappings until they unmap", 0},
@@ -14,7 +16,7 @@ static const struct argp_option options[] = {
 
 struct arguments {
 	struct common *common;
-	const char *model;
+	const char *model, *device;
 	enum ipcc_evict_mode mode;
 	int wait_ms;
 };
@@ -31,6 +33,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (a->mode != IPCC_EVICT_IDLE)
 			argp_error(state, "--drain and --force exclude each other");
 		a->mode = key == OPTION_DRAIN ? IPCC_EVICT_DRAIN : IPCC_EVICT_FORCE;
+		return 0;
+	case OPTION_DEVICE:
+		a->device = arg;
 		return 0;
 	case OPTION_WAIT:
 		a->wait_ms = option_wait(state, arg);
@@ -66,8 +71,11 @@ int verb_evict(struct common *common, int argc, char **argv)
 	struct ipcc_error err;
 	bool draining = false;
 	int status = IPCC_OK;
-	if (common_connect(common, &client, &err) ||
-	    ipcc_evict(client, a.model, NULL, 0, a.mode, a.wait_ms, &draining, &err)) {
+	struct device_option device;
+	const struct ipcc_field *fields = NULL;
+	uint32_t field_count = 0;
+	if (device_option(&device, a.device, &fields, &field_count, &err) || common_connect(common, &client, &err) ||
+	    ipcc_evict(client, a.model, fields, field_count, a.mode, a.wait_ms, &draining, &err)) {
 		status = report(common, &err);
 	} else if (common->json) {
 		print_json(json_pack("{s:s}", "state", draining ? "draining" : "gone"));

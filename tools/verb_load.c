@@ -1,4 +1,5 @@
 /* ipc-cache load: makes a safetensors file or model folder resident, or finds that it is already. */
+#include "loader/device/device.h"
 #include "manifest/format.h"
 #include "manifest/key.h"
 #include "manifest/utf8.h"
@@ -22,7 +23,8 @@ static const struct argp_option options[] = {
 	 "What to call it (default: the name of the folder, or of the file without its "
 	 "suffix)",
 	 0},
-	{"device", OPTION_DEVICE, "DEVICE", 0, "Where it shall live (default: host)", 0},
+	{"device", OPTION_DEVICE, "DEVICE", 0, "Where it shall live: host (default), cuda:0, a GPU's UUID, or auto (the GPU with the most free memory, host if there "
+	 "is none)", 0},
 	{"replace", OPTION_REPLACE, NULL, 0, "Load it even if it is resident; the old one goes with its last lease", 0},
 	{"wait", OPTION_WAIT, "MS", 0, "While somebody else loads the same model: wait so long (or 'forever') for it",
 	 0},
@@ -279,6 +281,19 @@ static int load(const struct arguments *a, const struct checkpoint *cp, const st
 	return rc;
 }
 
+/* The device's name, and sizes of segments that suit it. */
+static int suit_device(struct arguments *a, struct plan *plan, char device[IPCC_DEVICE_CHARS], struct ipcc_error *err)
+{
+	uint64_t granularity = 1;
+	int rc = ipcc_device(a->publish.device, device, err);
+	const struct device *entry = rc == IPCC_OK ? device_find(device, err) : NULL;
+	if (entry == NULL)
+		return rc != IPCC_OK ? rc : IPCC_NOT_FOUND;
+	a->publish.device = device;
+	rc = entry->granularity(device, &granularity, err);
+	return rc != IPCC_OK ? rc : plan_round(plan, granularity, err);
+}
+
 /* Everything behind the plan. */
 static int load_planned(struct arguments *a, const struct checkpoint *cp, const struct plan *plan, uint64_t start_ns,
 			struct ipcc_error *err)
@@ -303,10 +318,13 @@ int verb_load(struct common *common, int argc, char **argv)
 	uint64_t start_ns = clock_ns();
 	struct checkpoint cp = {0};
 	struct plan plan = {0};
+	char device[IPCC_DEVICE_CHARS];
 	struct ipcc_error err;
 	int rc = a.plan ? checkpoint_open(&cp, a.path, &err) : open_settled(&cp, a.path, &err);
 	if (rc == IPCC_OK)
 		rc = plan_init_checkpoint(&plan, &cp, &a.selection, 0, &err);
+	if (rc == IPCC_OK)
+		rc = suit_device(&a, &plan, device, &err);
 	if (rc == IPCC_OK && a.plan)
 		show_plan(&cp, &plan, &a.selection, common->json);
 	else if (rc == IPCC_OK)

@@ -1,16 +1,21 @@
 /* ipc-cache verify: hashes a resident model again. Names every damaged block, and the tensors that lie in it. */
 #include "broker/client/ipc_cache.h"
 #include "manifest/fail.h"
+#include "manifest/fd.h"
 #include "manifest/reader.h"
 #include "tools/clock.h"
+#include "tools/device_option.h"
 #include "tools/output.h"
 #include "tools/verb.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+enum { OPTION_DEVICE = 1 };
 
 struct arguments {
 	struct common *common;
-	const char *model;
+	const char *model, *device;
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -19,6 +24,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	switch (key) {
 	case ARGP_KEY_INIT:
 		state->child_inputs[0] = a->common;
+		return 0;
+	case OPTION_DEVICE:
+		a->device = arg;
 		return 0;
 	case ARGP_KEY_ARG:
 		option_argument(state, &a->model, arg);
@@ -32,7 +40,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
+static const struct argp_option options[] = {
+	{"device", OPTION_DEVICE, "DEVICE", 0, "Which of several models of that name: the one on this device", 0},
+	{0},
+};
+
 static const struct argp argp = {
+	.options = options,
 	.parser = parse,
 	.args_doc = "MODEL",
 	.doc = "Hashes a resident model again and compares with its manifest. The exit status is 4 if a block is "
@@ -56,15 +70,17 @@ static void find_damage(const struct ipcc_model *model, const struct manifest *m
 {
 	struct ipcc_segment segment;
 	const struct hash128 *blocks = manifest_blocks(m, i);
-	const void *base = ipcc_segment_address(model, i);
+	cleanup_free void *buffer = checked(malloc(HASH_BLOCK_BYTES));
 	if (ipcc_segment(model, i, &segment, NULL) != IPCC_OK || blocks == NULL)
 		return;
 	for (uint32_t b = 0; b < segment.block_count; b++) {
-		struct hash128 now = hash_block(base, segment.bytes, b);
-		if (memcmp(&now, &blocks[b], sizeof(now)) == 0)
-			continue;
 		uint64_t begin = b * HASH_BLOCK_BYTES, end = begin + HASH_BLOCK_BYTES;
 		end = end < segment.bytes ? end : segment.bytes;
+		if (ipcc_read(model, i, begin, buffer, end - begin, NULL) != IPCC_OK)
+			return;
+		struct hash128 now = hash_bytes(buffer, end - begin);
+		if (memcmp(&now, &blocks[b], sizeof(now)) == 0)
+			continue;
 		json_array_append_new(damage, checked(json_pack("{s:o, s:o, s:o, s:o, s:o}", "segment", json_number(i),
 								"block", json_number(b), "offset", json_number(begin),
 								"bytes", json_number(end - begin), "tensors",
@@ -137,7 +153,9 @@ int verb_verify(struct common *common, int argc, char **argv)
 	struct ipcc_attach_options attach = {.model = a.model, .verify = IPCC_VERIFY_NONE};
 	json_t *damage = checked(json_array());
 	int rc, status = IPCC_OK;
-	if (common_connect(common, &client, &err) || ipcc_attach(client, &attach, &model, &err) ||
+	struct device_option device;
+	if (device_option(&device, a.device, &attach.fields, &attach.field_count, &err) ||
+	    common_connect(common, &client, &err) || ipcc_attach(client, &attach, &model, &err) ||
 	    ipcc_map(model, 0, &err)) {
 		status = report(common, &err);
 	} else {

@@ -6,7 +6,6 @@
  */
 #include "broker/client/client.h"
 
-#include "loader/device/device.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
@@ -15,15 +14,13 @@
 
 static void model_release(struct ipcc_model *model)
 {
-	for (uint32_t i = 0; i < model->facts.segments; i++) {
-		if (model->segment_fds != NULL)
-			fd_close(&model->segment_fds[i]);
-		if (model->mappings != NULL && model->mappings[i].address != NULL)
-			model->mappings[i].device->unmap(model->mappings[i].address, model->mappings[i].bytes);
-	}
+	model_unmap(model);
+	for (uint32_t i = 0; model->segment_fds != NULL && i < model->facts.segments; i++)
+		fd_close(&model->segment_fds[i]);
 	manifest_unmap(&model->manifest);
 	free(model->segment_fds);
 	free(model->mappings);
+	free(model->ranges);
 	free(model);
 }
 
@@ -80,7 +77,8 @@ static int receive_model(struct call *call, struct ipcc_model **model, struct ip
 	made->facts.segments = segments;
 	made->segment_fds = malloc((segments + 1) * sizeof(*made->segment_fds));
 	made->mappings = calloc(segments + 1, sizeof(*made->mappings));
-	if (made->segment_fds == NULL || made->mappings == NULL) {
+	made->ranges = calloc(segments + 1, sizeof(struct device_range *));
+	if (made->segment_fds == NULL || made->mappings == NULL || made->ranges == NULL) {
 		made->facts.segments = 0;
 		model_release(made);
 		return fail_errno(err, ENOMEM, "cannot attach");

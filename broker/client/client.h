@@ -30,12 +30,17 @@ struct ipcc_model {
 	struct ipcc_client *client; /* NULL once the lease is over */
 	struct manifest manifest;
 	struct ipcc_model_facts facts;
-	int *segment_fds; /* facts.segments of them, -1 once mapped */
+	int *segment_fds; /* facts.segments of them; the host's are -1 once mapped, GPUs' are kept for ipcc_resume */
 	struct mapping {
 		void *address;
 		uint64_t bytes;
-		const struct device *device;
+		struct device_range *range; /* in which it lies ... */
+		uint32_t place;		    /* ... as this one of its segments */
 	} *mappings;
+	/* One for each run of segments of the same device. */
+	struct device_range **ranges;
+	uint32_t range_count;
+	bool suspended;
 	bool mapped;
 };
 
@@ -58,6 +63,22 @@ int call_finished(const struct call *call, unsigned fds_expected, struct ipcc_er
 
 /* Reads what the broker sent unasked, without blocking, and notes it. Takes the client's lock. */
 void call_poll(struct ipcc_client *client);
+
+/* IPCC_NOT_FOUND beyond the last entry: the caller's mistake, not the manifest's. */
+int model_check_number(const struct ipcc_model *model, enum manifest_section_id section, uint32_t i, const char *what,
+		       struct ipcc_error *err);
+/* map.c: unmaps everything that is mapped. */
+void model_unmap(struct ipcc_model *model);
+
+/* Reads and hashes all blocks of `bytes` bytes, which are the processor's at `address`, or are fetched. Returns the hash
+ * over them in *over. */
+struct fetched {
+	const void *address; /* NULL: fetch */
+	uint64_t bytes;
+	int (*fetch)(void *context, uint64_t offset, void *to, uint64_t bytes, struct ipcc_error *err);
+	void *context;
+};
+int fetched_hash(const struct fetched *from, struct hash128 *blocks, struct hash128 *over, struct ipcc_error *err);
 
 /* Ends the connection; the client can only be closed from then on. */
 void client_hang_up(struct ipcc_client *client);

@@ -15,12 +15,15 @@
  * Errors: every function that takes a `struct ipcc_error *` (may be NULL) returns 0 or a positive enum ipcc_code and says
  * in `message` what was wrong and what to do. Outputs are untouched on failure.
  *
- * Threads: there is no global state. A client may be used by several threads, one request at a time (calls wait for each
+ * Devices: segments live on the host or on a GPU, named by its UUID ("GPU-5a1f2b3c-..."). A GPU's driver is looked for when
+ * a GPU is used, and stays loaded; its primary context is used, and the calling thread's current context is left alone.
+ *
+ * Threads: there is no global state but a loaded GPU driver. A client may be used by several threads, one request at a time (calls wait for each
  * other); ipcc_cancel() may be called at any moment. A model is read-only after ipcc_map() and may be read by any number
  * of threads. Freeing an object while another thread uses it is the caller's error.
  *
  * Fork: the connection, and with it the lease, is shared with a forked child until both have closed it. A child must not
- * talk on it; the mappings stay valid in both.
+ * talk on it; host mappings stay valid in both. GPU drivers do not survive a fork.
  */
 #ifndef IPC_CACHE_H
 #define IPC_CACHE_H
@@ -78,6 +81,14 @@ void ipcc_cancel(struct ipcc_client *client);
 /* The connected socket's fd, for poll(): readable between calls means that the broker has something to say or is gone. */
 int ipcc_fd(const struct ipcc_client *client);
 
+/* ---- devices ---------------------------------------------------------------------------------------------------- */
+
+#define IPCC_DEVICE_CHARS 64
+
+/* The name of what a user calls a device: "host", "cuda:0" (as this process counts), "auto" (the GPU with the most free
+ * memory, the host if there is none), a UUID or an unambiguous beginning of one. IPCC_NOT_FOUND says which there are. */
+int ipcc_device(const char *text, char name[IPCC_DEVICE_CHARS], struct ipcc_error *err);
+
 /* ---- attaching -------------------------------------------------------------------------------------------------- */
 
 enum ipcc_verify {
@@ -122,8 +133,20 @@ enum ipcc_map_flags {
 	IPCC_MAP_PRIVATE = 1, /* writable copy-on-write; the shared bytes stay as they are */
 };
 
-/* Maps all segments, read-only by page protection (a write is a SIGSEGV of the writer alone). Once per model. */
+/* Maps all segments, read-only by page protection (a write is a SIGSEGV of the writer alone). Once per model.
+ * A GPU's segments are mapped on the GPU that the manifest names, whatever CUDA_VISIBLE_DEVICES says, side by side, and
+ * read-only by the GPU's page tables (a kernel's write is an illegal memory access of its process alone); the addresses
+ * are the GPU's. IPCC_NOT_FOUND: this process does not see that GPU; IPCC_MISMATCH: a segment is another GPU's memory. */
 int ipcc_map(struct ipcc_model *model, unsigned flags, struct ipcc_error *err);
+
+/* Unmaps a GPU's memory and keeps the addresses; ipcc_resume() maps the same segments at the same addresses again. The
+ * lease, if held, stays. IPCC_REFUSED for host memory. */
+int ipcc_suspend(struct ipcc_model *model, struct ipcc_error *err);
+int ipcc_resume(struct ipcc_model *model, struct ipcc_error *err);
+
+/* Copies from a mapped segment to memory of this process, wherever the segment is. */
+int ipcc_read(const struct ipcc_model *model, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
+	      struct ipcc_error *err);
 
 /* Ends the lease; manifest and mappings stay valid. Harmless when repeated. */
 int ipcc_detach(struct ipcc_model *model, struct ipcc_error *err);
@@ -185,8 +208,8 @@ struct ipcc_publish_options {
 	const char *name; /* display name; NULL: none */
 	const struct ipcc_field *fields;
 	uint32_t field_count;
-	const char *device; /* where the segments live: "host" (NULL: the same) */
-	const uint64_t *segment_bytes;
+	const char *device; /* where the segments live: "host" (NULL: the same), or a GPU's name from ipcc_device() */
+	const uint64_t *segment_bytes; /* a GPU's are rounded up, to multiples of 2 MiB on NVIDIA's */
 	uint32_t segment_count;
 	enum ipcc_visibility visibility;
 	gid_t visible_gid;
@@ -205,7 +228,12 @@ struct ipcc_publish;
  * IPCC_EXISTS, IPCC_BUSY (names the other publisher), IPCC_NO_MEMORY (before anything is allocated), IPCC_REFUSED. */
 int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publish_options *options,
 		       struct ipcc_publish **publish, struct ipcc_error *err);
+/* On a GPU that address is the GPU's. */
 void *ipcc_publish_address(const struct ipcc_publish *publish, uint32_t segment);
+/* Fills all segments from an attached model of as many that are no larger, and takes over their hashes where the sizes are
+ * equal: from GPU to GPU directly where
+ * they reach each other, else through host memory. The model need not be mapped. */
+int ipcc_publish_copy(struct ipcc_publish *publish, struct ipcc_model *model, struct ipcc_error *err);
 
 /* Copies `bytes` bytes to `offset` of a segment; on host memory nearly twice as fast as through the mapping, since fresh
  * pages are neither zeroed nor faulted in. From any thread, for ranges that do not overlap. IPCC_USAGE: outside of the

@@ -4,10 +4,8 @@
  * Invariant: until COMMIT is answered everything belongs to this process and its connection; ending either leaves
  * nothing behind.
  */
-#include "broker/client/client.h"
+#include "broker/client/publish.h"
 
-#include "loader/device/device.h"
-#include "manifest/builder.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
@@ -18,36 +16,24 @@
 /* On top of the time that any call may take. */
 #define DRAFT_WAIT_MS 60000
 
-struct publish_segment {
-	struct device_segment memory;
-	struct hash128 *blocks; /* NULL until hashed */
-	struct hash128 hash;
-};
-
-struct ipcc_publish {
-	struct ipcc_client *client;
-	const struct device *device;
-	char *device_name;
-	struct builder *builder;
-	uint32_t segment_count;
-	struct publish_segment *segments;
-	bool committed;
-};
-
-static int sum_segments(const struct ipcc_publish_options *options, uint64_t *sum, struct ipcc_error *err)
+/* What the segments will have: a GPU's sizes are multiples of its granularity. */
+static int round_sizes(struct ipcc_publish *publish, const struct ipcc_publish_options *options, uint64_t *total,
+		       struct ipcc_error *err)
 {
-	uint64_t total = 0;
-	if (options->segment_count > MANIFEST_MAX_SEGMENTS)
-		return fail(err, IPCC_USAGE, "%u segments; a model has at most %d", options->segment_count,
-			    MANIFEST_MAX_SEGMENTS);
-	for (uint32_t i = 0; i < options->segment_count; i++)
-		if (options->segment_bytes[i] == 0 || add_overflows(total, options->segment_bytes[i], &total))
-			return fail(err, IPCC_USAGE, "segment %u: its size is zero, or the sizes exceed 64 bits", i);
-	*sum = total;
-	return IPCC_OK;
+	uint64_t granularity = 1, sum = 0;
+	int rc = publish->device->granularity(publish->device_name, &granularity, err);
+	for (uint32_t i = 0; rc == IPCC_OK && i < options->segment_count; i++) {
+		uint64_t bytes = options->segment_bytes[i], rounded = 0;
+		if (bytes == 0 || add_overflows(bytes, granularity - 1, &rounded) ||
+		    add_overflows(sum, align_up(bytes, granularity), &sum))
+			rc = fail(err, IPCC_USAGE, "segment %u: its size is zero, or the sizes exceed 64 bits", i);
+		publish->segments[i].memory.bytes = align_up(bytes, granularity);
+	}
+	*total = sum;
+	return rc;
 }
 
-static int begin(struct ipcc_client *client, const struct ipcc_publish_options *options, const struct key *key,
+static int begin(struct ipcc_publish *publish, const struct ipcc_publish_options *options, const struct key *key,
 		 struct ipcc_error *err)
 {
 	struct call call;
@@ -68,12 +54,12 @@ static int begin(struct ipcc_client *client, const struct ipcc_publish_options *
 	call_start(&call, MESSAGE_BEGIN);
 	message_append(&call.message, &fixed, sizeof(fixed));
 	for (uint32_t i = 0; i < options->segment_count; i++) {
-		le64 bytes = le64_make(options->segment_bytes[i]);
+		le64 bytes = le64_make(publish->segments[i].memory.bytes);
 		message_append(&call.message, &bytes, sizeof(bytes));
 	}
 	message_append(&call.message, options->name, name_bytes);
 	message_append(&call.message, key->packed, key->packed_bytes);
-	int rc = call_run(&call, client, NULL, 0, options->wait_ms, err);
+	int rc = call_run(&call, publish->client, NULL, 0, options->wait_ms, err);
 	if (rc == IPCC_OK) {
 		cursor_copy(&call.body, &reply, sizeof(reply));
 		rc = call_finished(&call, 0, err);
@@ -91,18 +77,24 @@ static int describe(struct ipcc_publish *publish, const struct ipcc_publish_opti
 	return rc;
 }
 
-static int create_segments(struct ipcc_publish *publish, const struct ipcc_publish_options *options,
-			   struct ipcc_error *err)
+/* The device stays open until the publication is freed: its context is set up once. */
+static int create_segments(struct ipcc_publish *publish, uint64_t total, struct ipcc_error *err)
 {
-	for (uint32_t i = 0; i < options->segment_count; i++) {
+	const struct device *device = publish->device;
+	int rc = total == 0 ? IPCC_OK : device->open(publish->device_name, err);
+	publish->opened = rc == IPCC_OK && total > 0;
+	/* Only now: what is resident already, or on its way, needs no more memory. */
+	if (publish->opened)
+		rc = device->memory_check(publish->device_name, total, err);
+	for (uint32_t i = 0; rc == IPCC_OK && i < publish->segment_count; i++) {
 		char name[64];
+		struct device_segment *memory = &publish->segments[i].memory;
 		snprintf(name, sizeof(name), "ipc-cache-segment-%u", i);
-		int rc = publish->device->create(publish->device_name, name, options->segment_bytes[i],
-						 &publish->segments[i].memory, err);
+		rc = device->create(publish->device_name, name, memory->bytes, memory, err);
 		if (rc != IPCC_OK)
 			return fail_within(err, "segment %u", i);
 	}
-	return IPCC_OK;
+	return rc;
 }
 
 static struct ipcc_publish *publish_new(struct ipcc_client *client, const struct device *device, const char *name,
@@ -134,23 +126,23 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 	struct key key = {0};
 	if (client->publishing != NULL)
 		return fail(err, IPCC_USAGE, "this client publishes another model; free that publication first");
+	if (options->segment_count > MANIFEST_MAX_SEGMENTS)
+		return fail(err, IPCC_USAGE, "%u segments; a model has at most %d", options->segment_count,
+			    MANIFEST_MAX_SEGMENTS);
 	const struct device *device = device_find(name, err);
-	uint64_t total = 0;
-	int rc = device == NULL ? IPCC_NOT_FOUND : sum_segments(options, &total, err);
-	if (rc == IPCC_OK)
-		rc = key_init(&key, options->fields, options->field_count, err);
+	int rc = device == NULL ? IPCC_NOT_FOUND : key_init(&key, options->fields, options->field_count, err);
 	if (rc != IPCC_OK)
 		return rc;
 	struct ipcc_publish *made = publish_new(client, device, name, options->segment_count);
+	uint64_t total = 0;
 	rc = made == NULL ? fail_errno(err, ENOMEM, "cannot publish") : describe(made, options, &key, err);
 	if (rc == IPCC_OK)
-		rc = begin(client, options, &key, err);
-	bool claimed = rc == IPCC_OK;
-	/* Only now: what is resident already, or on its way, needs no more memory. */
-	if (rc == IPCC_OK && total > 0)
-		rc = device->memory_check(name, total, err);
+		rc = round_sizes(made, options, &total, err);
 	if (rc == IPCC_OK)
-		rc = create_segments(made, options, err);
+		rc = begin(made, options, &key, err);
+	bool claimed = rc == IPCC_OK;
+	if (rc == IPCC_OK)
+		rc = create_segments(made, total, err);
 	key_fini(&key);
 	if (rc != IPCC_OK) {
 		if (made != NULL && !claimed)
@@ -236,16 +228,34 @@ EXPORT int ipcc_publish_hashes(struct ipcc_publish *publish, uint32_t segment, c
 	return IPCC_OK;
 }
 
+struct segment_read {
+	const struct ipcc_publish *publish;
+	uint32_t segment;
+};
+
+static int read_segment(void *context, uint64_t offset, void *to, uint64_t bytes, struct ipcc_error *err)
+{
+	struct segment_read *read = context;
+	return read->publish->device->read(&read->publish->segments[read->segment].memory, offset, to, bytes, err);
+}
+
 /* Hashes what the caller did not, then ends writing for ever. */
 static int finish_segment(struct ipcc_publish *publish, uint32_t i, struct ipcc_error *err)
 {
 	struct publish_segment *s = &publish->segments[i];
 	uint64_t count = hash_block_count(s->memory.bytes);
+	struct segment_read read = {publish, i};
 	if (s->blocks == NULL) {
 		s->blocks = malloc(count * sizeof(*s->blocks));
 		if (s->blocks == NULL)
 			return fail_errno(err, ENOMEM, "cannot hash segment %u", i);
-		s->hash = hash_range(s->memory.address, s->memory.bytes, s->blocks, 0);
+		struct fetched from = {.address = publish->device->is_host ? s->memory.address : NULL,
+				       .bytes = s->memory.bytes,
+				       .fetch = read_segment,
+				       .context = &read};
+		int rc = fetched_hash(&from, s->blocks, &s->hash, err);
+		if (rc != IPCC_OK)
+			return rc;
 	}
 	struct ipcc_segment segment = {
 		.device = publish->device_name,
@@ -371,6 +381,8 @@ EXPORT void ipcc_publish_free(struct ipcc_publish *publish)
 		publish->device->destroy(&publish->segments[i].memory);
 		free(publish->segments[i].blocks);
 	}
+	if (publish->opened)
+		publish->device->close(publish->device_name);
 	builder_free(publish->builder);
 	free(publish->device_name);
 	free(publish->segments);

@@ -3,7 +3,16 @@
 #define IPCC_DEVICE_BACKENDS_H
 
 #include "loader/device/device.h"
+#include "loader/device/vendor.h"
 
 extern const struct device device_host;
+
+/* All GPUs, whoever made them: gpu.c finds the vendor by a device's name. */
+extern const struct device device_gpu;
+
+/* The vendors, in the order in which `auto` and lists have them. */
+extern const struct vendor vendor_cuda;
+extern const struct vendor vendor_hip;
+extern const struct vendor vendor_maca;
 
 #endif

@@ -11,12 +11,14 @@
 #include "loader/device/backends.h"
 #include "loader/device/huge.h"
 #include "loader/device/memory.h"
+#include "manifest/bytes.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -24,6 +26,36 @@
 #define MAX_NAME_BYTES 200
 /* Memory is allocated as it is written, so others may take it meanwhile: looked at again after so many bytes. */
 #define RECHECK_BYTES ((uint64_t)256 << 20)
+
+static int host_open(const char *device, struct ipcc_error *err)
+{
+	(void)device;
+	(void)err;
+	return 0;
+}
+
+static void host_close(const char *device)
+{
+	(void)device;
+}
+
+static int host_memory(const char *device, struct device_memory *memory, struct ipcc_error *err)
+{
+	struct memory_room room;
+	(void)device;
+	int rc = memory_room("", &room, err);
+	if (rc == 0)
+		*memory = (struct device_memory){room.available_bytes, room.limit_bytes};
+	return rc;
+}
+
+static int host_granularity(const char *device, uint64_t *bytes, struct ipcc_error *err)
+{
+	(void)device;
+	(void)err;
+	*bytes = 1;
+	return 0;
+}
 
 static int host_memory_check(const char *device, uint64_t bytes, struct ipcc_error *err)
 {
@@ -131,11 +163,9 @@ static void host_destroy(struct device_segment *segment)
 	fd_close(&segment->fd);
 }
 
-static int host_map(const char *device, int fd, uint64_t bytes, bool private_copy, void **address,
-		    struct ipcc_error *err)
+static int map_one(int fd, uint64_t bytes, bool private_copy, void **address, struct ipcc_error *err)
 {
 	struct memfd_facts facts;
-	(void)device;
 
 	int r = check_size(bytes, err);
 	if (r == 0)
@@ -157,14 +187,70 @@ static int host_map(const char *device, int fd, uint64_t bytes, bool private_cop
 	return 0;
 }
 
-static void host_unmap(void *address, uint64_t bytes)
+static void host_unmap(struct device_range *range)
 {
-	if (address != NULL)
-		munmap(address, bytes);
+	if (range == NULL)
+		return;
+	for (uint32_t i = 0; i < range->count; i++)
+		if (range->addresses[i] != NULL)
+			munmap(range->addresses[i], range->bytes[i]);
+	free(range->addresses);
+	free(range->bytes);
+	free(range);
+}
+
+static struct device_range *range_new(uint32_t count)
+{
+	struct device_range *made = calloc(1, sizeof(*made));
+	if (made == NULL)
+		return NULL;
+	made->device = &device_host;
+	made->addresses = calloc((size_t)count + 1, sizeof(*made->addresses));
+	made->bytes = calloc((size_t)count + 1, sizeof(*made->bytes));
+	if (made->addresses != NULL && made->bytes != NULL)
+		return made;
+	host_unmap(made);
+	return NULL;
+}
+
+static int host_map(const struct device_request *request, struct device_range **range, struct ipcc_error *err)
+{
+	if (request->access == DEVICE_WRITE || request->reader != NULL)
+		return fail(err, IPCC_USAGE, "sealed host memory is mapped for reading, by the host");
+	struct device_range *made = range_new(request->count);
+	if (made == NULL)
+		return fail(err, IPCC_NO_MEMORY, "no memory to map %u segments", request->count);
+	for (; made->count < request->count; made->count++) {
+		uint32_t i = made->count;
+		made->bytes[i] = request->bytes[i];
+		int rc = map_one(request->fds[i], request->bytes[i], request->access == DEVICE_PRIVATE,
+				 &made->addresses[i], err);
+		if (rc != 0) {
+			host_unmap(made);
+			return fail_within(err, "segment %u", i);
+		}
+	}
+	*range = made;
+	return 0;
+}
+
+static int host_fetch(const struct device_range *range, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
+		      struct ipcc_error *err)
+{
+	if (segment >= range->count || !range_inside(offset, bytes, range->bytes[segment]))
+		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of segment %u are not mapped", bytes,
+			    offset, segment);
+	memcpy(to, (const uint8_t *)range->addresses[segment] + offset, bytes);
+	return 0;
 }
 
 const struct device device_host = {
+	.is_host = true,
+	.open = host_open,
+	.close = host_close,
+	.memory = host_memory,
 	.memory_check = host_memory_check,
+	.granularity = host_granularity,
 	.create = host_create,
 	.write = host_write,
 	.read = host_read,
@@ -172,5 +258,6 @@ const struct device device_host = {
 	.seal = host_seal,
 	.destroy = host_destroy,
 	.map = host_map,
+	.fetch = host_fetch,
 	.unmap = host_unmap,
 };

@@ -45,6 +45,13 @@ static struct device_segment make_sealed(void)
 	return segment;
 }
 
+/* Maps one segment. */
+static int map(int fd, uint64_t bytes, enum device_access access, struct device_range **range, struct ipcc_error *err)
+{
+	struct device_request request = {.device = DEVICE_HOST, .fds = &fd, .bytes = &bytes, .count = 1, .access = access};
+	return host()->map(&request, range, err);
+}
+
 Test(loader_host, a_sealed_segment_has_all_its_pages_written_or_not)
 {
 	struct device_segment segment = make();
@@ -90,15 +97,15 @@ Test(loader_host, a_sealed_segment_is_read_and_never_mapped_writable)
 {
 	struct device_segment segment = make_sealed();
 	struct ipcc_error err = {0};
-	void *address;
+	struct device_range *range;
 
-	cr_assert_eq(host()->map(DEVICE_HOST, segment.fd, BYTES, false, &address, &err), 0, "%s", err.message);
-	cr_assert_eq(((const char *)address)[BYTES - 1], 0x5a);
+	cr_assert_eq(map(segment.fd, BYTES, DEVICE_READ, &range, &err), 0, "%s", err.message);
+	cr_assert_eq(((const char *)range->addresses[0])[BYTES - 1], 0x5a);
 	cr_assert_eq(mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, segment.fd, 0), MAP_FAILED);
 	cr_assert_eq(errno, EPERM);
 	cr_assert_lt(pwrite(segment.fd, "x", 1, 0), 0);
 	cr_assert_lt(ftruncate(segment.fd, 0), 0);
-	host()->unmap(address, BYTES);
+	host()->unmap(range);
 	host()->destroy(&segment);
 }
 
@@ -106,20 +113,20 @@ Test(loader_host, a_write_through_the_mapping_kills_the_writer_alone)
 {
 	struct device_segment segment = make_sealed();
 	struct ipcc_error err = {0};
-	void *address;
+	struct device_range *range;
 	int status;
 
-	cr_assert_eq(host()->map(DEVICE_HOST, segment.fd, BYTES, false, &address, &err), 0, "%s", err.message);
+	cr_assert_eq(map(segment.fd, BYTES, DEVICE_READ, &range, &err), 0, "%s", err.message);
 	pid_t child = fork();
 	if (child == 0) {
 		signal(SIGSEGV, SIG_DFL);
-		*(volatile char *)address = 1;
+		*(volatile char *)range->addresses[0] = 1;
 		_exit(0);
 	}
 	cr_assert_eq(waitpid(child, &status, 0), child);
 	cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "status %#x", (unsigned)status);
-	cr_assert_eq(*(const char *)address, 0x5a);
-	host()->unmap(address, BYTES);
+	cr_assert_eq(*(const char *)range->addresses[0], 0x5a);
+	host()->unmap(range);
 	host()->destroy(&segment);
 }
 
@@ -127,14 +134,14 @@ Test(loader_host, a_private_copy_is_written_without_changing_the_segment)
 {
 	struct device_segment segment = make_sealed();
 	struct ipcc_error err = {0};
-	void *shared, *copy;
+	struct device_range *shared, *copy;
 
-	cr_assert_eq(host()->map(DEVICE_HOST, segment.fd, BYTES, false, &shared, &err), 0, "%s", err.message);
-	cr_assert_eq(host()->map(DEVICE_HOST, segment.fd, BYTES, true, &copy, &err), 0, "%s", err.message);
-	*(char *)copy = 1;
-	cr_assert_eq(*(const char *)shared, 0x5a);
-	host()->unmap(shared, BYTES);
-	host()->unmap(copy, BYTES);
+	cr_assert_eq(map(segment.fd, BYTES, DEVICE_READ, &shared, &err), 0, "%s", err.message);
+	cr_assert_eq(map(segment.fd, BYTES, DEVICE_PRIVATE, &copy, &err), 0, "%s", err.message);
+	*(char *)copy->addresses[0] = 1;
+	cr_assert_eq(*(const char *)shared->addresses[0], 0x5a);
+	host()->unmap(shared);
+	host()->unmap(copy);
 	host()->destroy(&segment);
 }
 
@@ -142,19 +149,19 @@ Test(loader_host, only_sealed_segments_of_the_right_size_are_mapped)
 {
 	struct device_segment open_segment = make(), sealed = make_sealed();
 	struct ipcc_error err = {0};
-	void *address = NULL;
+	struct device_range *range = NULL;
 	int pipe_fds[2];
 
-	cr_assert_eq(host()->map(DEVICE_HOST, open_segment.fd, BYTES, false, &address, &err), IPCC_INVALID);
-	expect_error(host()->map(DEVICE_HOST, sealed.fd, BYTES + 1, false, &address, &err), &err, IPCC_INVALID,
+	cr_assert_eq(map(open_segment.fd, BYTES, DEVICE_READ, &range, &err), IPCC_INVALID);
+	expect_error(map(sealed.fd, BYTES + 1, DEVICE_READ, &range, &err), &err, IPCC_INVALID,
 		     "has 3145728 bytes, its manifest says 3145729");
-	cr_assert_eq(host()->map(DEVICE_HOST, sealed.fd, BYTES - 4096, true, &address, &err), IPCC_INVALID);
-	expect_error(host()->map(DEVICE_HOST, sealed.fd, 0, false, &address, &err), &err, IPCC_USAGE, "0 bytes");
+	cr_assert_eq(map(sealed.fd, BYTES - 4096, DEVICE_PRIVATE, &range, &err), IPCC_INVALID);
+	expect_error(map(sealed.fd, 0, DEVICE_READ, &range, &err), &err, IPCC_USAGE, "0 bytes");
 	cr_assert_eq(pipe(pipe_fds), 0);
-	cr_assert_eq(host()->map(DEVICE_HOST, pipe_fds[0], BYTES, false, &address, &err), IPCC_INVALID);
+	cr_assert_eq(map(pipe_fds[0], BYTES, DEVICE_READ, &range, &err), IPCC_INVALID);
 	close(pipe_fds[0]);
 	close(pipe_fds[1]);
-	cr_assert_null(address);
+	cr_assert_null(range);
 	host()->destroy(&open_segment);
 	host()->destroy(&sealed);
 }
@@ -194,6 +201,6 @@ Test(loader_host, a_device_that_is_not_served_is_named)
 {
 	struct ipcc_error err = {0};
 
-	cr_assert_null(device_find("GPU-1234", &err));
-	expect_error(err.code, &err, IPCC_NOT_FOUND, "device 'GPU-1234' is not served");
+	cr_assert_null(device_find("TPU-1234", &err));
+	expect_error(err.code, &err, IPCC_NOT_FOUND, "device 'TPU-1234' is not served");
 }

@@ -24,11 +24,13 @@ _ipc_cache() {
 
     local options='--dir --timeout --json --help'
     case $verb in
-    '') options="$options --version load ls attach dump verify evict inspect ping stat doctor" ;;
+    '') options="$options --version load ls attach dump verify copy evict inspect ping stat doctor" ;;
     load) options="$options --name --device --replace --wait --visible --threads --io --plan --include --exclude --rank --rows --columns" ;;
-    attach) options="$options --repeat --hold --verify --sources --wait --private" ;;
+    attach) options="$options --repeat --hold --verify --sources --wait --private --device" ;;
+    copy) options="$options --device --from --name --replace" ;;
+    verify) options="$options --device" ;;
     dump) options="$options --tensors --raw --file" ;;
-    evict) options="$options --drain --wait --force" ;;
+    evict) options="$options --device --drain --wait --force" ;;
     inspect) options="$options --tensors" ;;
     esac
 

@@ -1,0 +1,26 @@
+/* Inside the client library only: a publication that is not committed yet. */
+#ifndef IPCC_CLIENT_PUBLISH_H
+#define IPCC_CLIENT_PUBLISH_H
+
+#include "broker/client/client.h"
+#include "loader/device/device.h"
+#include "manifest/builder.h"
+
+struct publish_segment {
+	struct device_segment memory;
+	struct hash128 *blocks; /* NULL until hashed */
+	struct hash128 hash;
+};
+
+struct ipcc_publish {
+	struct ipcc_client *client;
+	const struct device *device;
+	char *device_name;
+	bool opened; /* the device */
+	struct builder *builder;
+	uint32_t segment_count;
+	struct publish_segment *segments;
+	bool committed;
+};
+
+#endif

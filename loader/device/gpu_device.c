@@ -1,0 +1,113 @@
+/* The GPUs' entry of the device table: what needs no segment, and the table itself. */
+#include "loader/device/gpu_device.h"
+
+#include "loader/device/backends.h"
+#include "loader/device/gpu.h"
+#include "manifest/fail.h"
+
+#include <inttypes.h>
+
+static int device_open(const char *device, struct ipcc_error *err)
+{
+	struct gpu *gpu;
+	int rc = gpu_find(device, &gpu, err);
+	return rc != 0 ? rc : gpu_open(gpu, err);
+}
+
+static void device_close(const char *device)
+{
+	struct gpu *gpu;
+	if (gpu_find(device, &gpu, NULL) == 0)
+		gpu_close(gpu);
+}
+
+static int device_memory(const char *device, struct device_memory *memory, struct ipcc_error *err)
+{
+	struct gpu *gpu;
+	size_t free_bytes = 0, total_bytes = 0;
+	int rc = gpu_begin(device, &gpu, err);
+	if (rc != 0)
+		return rc;
+	cu_result r = gpu->driver->memory_info(&free_bytes, &total_bytes);
+	gpu_end(gpu);
+	if (r != CU_OK)
+		return gpu_fail(gpu, r, err, "how much memory is free is unknown (cuMemGetInfo)");
+	*memory = (struct device_memory){free_bytes, total_bytes};
+	return 0;
+}
+
+static int device_memory_check(const char *device, uint64_t bytes, struct ipcc_error *err)
+{
+	struct device_memory memory;
+	int rc = device_memory(device, &memory, err);
+	if (rc != 0 || bytes <= memory.free_bytes)
+		return rc;
+	return fail(err, IPCC_NO_MEMORY,
+		    "%s: %.1f MiB are needed, %.1f of %.1f MiB are free; evict a model (ipc-cache ls), end a program that "
+		    "uses this GPU, or load a smaller model",
+		    device, (double)bytes / (1 << 20), (double)memory.free_bytes / (1 << 20),
+		    (double)memory.total_bytes / (1 << 20));
+}
+
+static int device_granularity(const char *device, uint64_t *bytes, struct ipcc_error *err)
+{
+	struct gpu *gpu;
+	int rc = gpu_find(device, &gpu, err);
+	return rc != 0 ? rc : gpu_granularity(gpu, bytes, err);
+}
+
+static int device_pin(const char *device, void *address, uint64_t bytes, bool read_only, struct ipcc_error *err)
+{
+	struct gpu *gpu;
+	int rc = gpu_begin(device, &gpu, err);
+	if (rc != 0)
+		return rc;
+	cu_result r = gpu->driver->host_pin(address, bytes, CU_HOST_PORTABLE | (read_only ? CU_HOST_READ_ONLY : 0));
+	gpu_leave(gpu);
+	if (r == CU_OK)
+		return 0; /* opened until it is unpinned */
+	rc = gpu_fail(gpu, r, err, "%" PRIu64 " bytes of host memory cannot be pinned", bytes);
+	gpu_close(gpu);
+	return rc;
+}
+
+static void device_unpin(const char *device, void *address)
+{
+	struct gpu *gpu;
+	if (gpu_find(device, &gpu, NULL) != 0)
+		return;
+	if (gpu_enter(gpu, NULL) == 0) {
+		gpu->driver->host_unpin(address);
+		gpu_leave(gpu);
+	}
+	gpu_close(gpu);
+}
+
+/* Pages are the driver's business. */
+static uint64_t device_huge_bytes(const struct device_segment *segment)
+{
+	(void)segment;
+	return 0;
+}
+
+const struct device device_gpu = {
+	.open = device_open,
+	.close = device_close,
+	.memory = device_memory,
+	.memory_check = device_memory_check,
+	.granularity = device_granularity,
+	.create = gpu_segment_create,
+	.write = gpu_segment_write,
+	.read = gpu_segment_read,
+	.huge_bytes = device_huge_bytes,
+	.pull = gpu_segment_pull,
+	.seal = gpu_segment_seal,
+	.destroy = gpu_segment_destroy,
+	.map = gpu_range_map,
+	.fetch = gpu_range_fetch,
+	.suspend = gpu_range_suspend,
+	.resume = gpu_range_resume,
+	.unmap = gpu_range_unmap,
+	.pin = device_pin,
+	.unpin = device_unpin,
+};

@@ -1,0 +1,26 @@
+/* Inside loader/device/ only: the GPUs' entry of the device table, in its parts. See device.h for what each does. */
+#ifndef IPCC_DEVICE_GPU_DEVICE_H
+#define IPCC_DEVICE_GPU_DEVICE_H
+
+#include "loader/device/device.h"
+
+/* gpu_segment.c */
+int gpu_segment_create(const char *device, const char *name, uint64_t bytes, struct device_segment *segment,
+		       struct ipcc_error *err);
+int gpu_segment_write(struct device_segment *segment, uint64_t offset, const void *from, uint64_t bytes,
+		      struct ipcc_error *err);
+int gpu_segment_read(const struct device_segment *segment, uint64_t offset, void *to, uint64_t bytes,
+		     struct ipcc_error *err);
+int gpu_segment_pull(struct device_segment *segment, const char *from_device, int from_fd, struct ipcc_error *err);
+int gpu_segment_seal(struct device_segment *segment, struct ipcc_error *err);
+void gpu_segment_destroy(struct device_segment *segment);
+
+/* gpu_range.c */
+int gpu_range_map(const struct device_request *request, struct device_range **range, struct ipcc_error *err);
+int gpu_range_fetch(const struct device_range *range, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
+		    struct ipcc_error *err);
+int gpu_range_suspend(struct device_range *range, struct ipcc_error *err);
+int gpu_range_resume(struct device_range *range, const int *fds, struct ipcc_error *err);
+void gpu_range_unmap(struct device_range *range);
+
+#endif

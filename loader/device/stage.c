@@ -1,0 +1,224 @@
+/* See stage.h. */
+#include "loader/device/stage.h"
+
+#include "manifest/fail.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct slot {
+	void *buffer; /* NULL: not made yet */
+	cu_stream stream;
+	bool taken;
+	bool pending; /* something was queued on the stream and not waited for ... */
+	bool upload;  /* ... an upload */
+};
+
+struct stage {
+	struct gpu *gpu;
+	pthread_mutex_t lock;
+	pthread_cond_t given;
+	unsigned next;
+	unsigned uploads; /* slots with an upload that was not waited for */
+	cu_result failed; /* a transfer's first error: what was uploaded cannot be relied on */
+	struct slot slots[STAGE_SLOTS];
+};
+
+int stage_of(struct gpu *gpu, struct stage **stage, struct ipcc_error *err)
+{
+	pthread_mutex_lock(&gpu->lock);
+	if (gpu->stage == NULL) {
+		gpu->stage = calloc(1, sizeof(*gpu->stage));
+		if (gpu->stage != NULL) {
+			gpu->stage->gpu = gpu;
+			pthread_mutex_init(&gpu->stage->lock, NULL);
+			pthread_cond_init(&gpu->stage->given, NULL);
+		}
+	}
+	struct stage *found = gpu->stage;
+	pthread_mutex_unlock(&gpu->lock);
+	if (found == NULL)
+		return fail(err, IPCC_NO_MEMORY, "%s: no memory for transfers", gpu->name);
+	*stage = found;
+	return 0;
+}
+
+void stage_free(struct stage *stage)
+{
+	const struct driver *driver = stage->gpu->driver;
+	for (unsigned i = 0; i < STAGE_SLOTS; i++) {
+		struct slot *slot = &stage->slots[i];
+		if (slot->pending)
+			driver->stream_wait(slot->stream);
+		if (slot->stream != NULL)
+			driver->stream_destroy(slot->stream);
+		if (slot->buffer != NULL)
+			driver->host_free(slot->buffer);
+	}
+	pthread_mutex_destroy(&stage->lock);
+	pthread_cond_destroy(&stage->given);
+	free(stage);
+}
+
+static int failure(const struct stage *stage, cu_result result, struct ipcc_error *err)
+{
+	return gpu_fail(stage->gpu, result, err, "a transfer failed");
+}
+
+/* Waits for what was queued on a taken slot; the first error stays. */
+static cu_result settle(struct stage *stage, struct slot *slot)
+{
+	cu_result r = slot->pending ? stage->gpu->driver->stream_wait(slot->stream) : CU_OK;
+	slot->pending = false;
+	pthread_mutex_lock(&stage->lock);
+	if (slot->upload)
+		stage->uploads--;
+	slot->upload = false;
+	if (stage->failed == CU_OK)
+		stage->failed = r;
+	r = stage->failed;
+	pthread_mutex_unlock(&stage->lock);
+	return r;
+}
+
+static void give(struct stage *stage, struct slot *slot)
+{
+	pthread_mutex_lock(&stage->lock);
+	if (slot->upload)
+		stage->uploads++;
+	slot->taken = false;
+	pthread_cond_broadcast(&stage->given);
+	pthread_mutex_unlock(&stage->lock);
+}
+
+/* In turn, so that the slot that is taken is the one whose transfer began longest ago. */
+static struct slot *next_free(struct stage *stage)
+{
+	for (unsigned i = 0; i < STAGE_SLOTS; i++) {
+		struct slot *slot = &stage->slots[(stage->next + i) % STAGE_SLOTS];
+		if (slot->taken)
+			continue;
+		stage->next = (stage->next + i + 1) % STAGE_SLOTS;
+		slot->taken = true;
+		return slot;
+	}
+	return NULL;
+}
+
+static cu_result make(const struct stage *stage, struct slot *slot)
+{
+	const struct driver *driver = stage->gpu->driver;
+	cu_result r = CU_OK;
+	if (slot->stream == NULL)
+		r = driver->stream_create(&slot->stream, CU_STREAM_NOT_BLOCKING);
+	if (r == CU_OK && slot->buffer == NULL)
+		r = driver->host_allocate(&slot->buffer, STAGE_BYTES, CU_HOST_PORTABLE);
+	return r;
+}
+
+/* A slot whose buffer is free; waits for one. */
+static int take(struct stage *stage, struct slot **taken, struct ipcc_error *err)
+{
+	struct slot *slot;
+	pthread_mutex_lock(&stage->lock);
+	while ((slot = next_free(stage)) == NULL)
+		pthread_cond_wait(&stage->given, &stage->lock);
+	pthread_mutex_unlock(&stage->lock);
+	cu_result r = settle(stage, slot);
+	if (r != CU_OK) {
+		give(stage, slot);
+		return failure(stage, r, err);
+	}
+	r = make(stage, slot);
+	if (r != CU_OK) {
+		give(stage, slot);
+		return gpu_fail(stage->gpu, r, err, "no pinned buffer of %" PRIu64 " bytes for transfers", STAGE_BYTES);
+	}
+	*taken = slot;
+	return 0;
+}
+
+int stage_upload(struct stage *stage, cu_pointer to, const void *from, uint64_t bytes, struct ipcc_error *err)
+{
+	for (uint64_t done = 0; done < bytes;) {
+		uint64_t part = bytes - done < STAGE_BYTES ? bytes - done : STAGE_BYTES;
+		struct slot *slot;
+		int rc = take(stage, &slot, err);
+		if (rc != 0)
+			return rc;
+		memcpy(slot->buffer, (const char *)from + done, part);
+		cu_result r = stage->gpu->driver->upload(to + done, slot->buffer, part, slot->stream);
+		slot->pending = slot->upload = r == CU_OK;
+		give(stage, slot);
+		if (r != CU_OK)
+			return failure(stage, r, err);
+		done += part;
+	}
+	return 0;
+}
+
+int stage_download(struct stage *stage, void *to, cu_pointer from, uint64_t bytes, struct ipcc_error *err)
+{
+	for (uint64_t done = 0; done < bytes;) {
+		uint64_t part = bytes - done < STAGE_BYTES ? bytes - done : STAGE_BYTES;
+		struct slot *slot;
+		int rc = take(stage, &slot, err);
+		if (rc != 0)
+			return rc;
+		cu_result r = stage->gpu->driver->download(slot->buffer, from + done, part, slot->stream);
+		slot->pending = r == CU_OK;
+		if (r == CU_OK)
+			r = settle(stage, slot);
+		if (r == CU_OK)
+			memcpy((char *)to + done, slot->buffer, part);
+		give(stage, slot);
+		if (r != CU_OK)
+			return failure(stage, r, err);
+		done += part;
+	}
+	return 0;
+}
+
+/* Ends a copy or fill that was queued on a slot's stream with result `r`. */
+static int finish(struct stage *stage, struct slot *slot, cu_result r, struct ipcc_error *err)
+{
+	slot->pending = r == CU_OK;
+	if (r == CU_OK)
+		r = settle(stage, slot);
+	give(stage, slot);
+	return r == CU_OK ? 0 : failure(stage, r, err);
+}
+
+int stage_copy(struct stage *stage, cu_pointer to, cu_pointer from, uint64_t bytes, struct ipcc_error *err)
+{
+	struct slot *slot;
+	int rc = take(stage, &slot, err);
+	return rc != 0 ? rc : finish(stage, slot, stage->gpu->driver->copy(to, from, bytes, slot->stream), err);
+}
+
+int stage_zero(struct stage *stage, cu_pointer to, uint64_t bytes, struct ipcc_error *err)
+{
+	struct slot *slot;
+	int rc = take(stage, &slot, err);
+	return rc != 0 ? rc : finish(stage, slot, stage->gpu->driver->fill(to, 0, bytes, slot->stream), err);
+}
+
+int stage_flush(struct stage *stage, struct ipcc_error *err)
+{
+	pthread_mutex_lock(&stage->lock);
+	bool idle = stage->uploads == 0;
+	cu_result r = stage->failed;
+	pthread_mutex_unlock(&stage->lock);
+	for (unsigned i = 0; !idle && i < STAGE_SLOTS; i++) {
+		struct slot *slot = &stage->slots[i];
+		pthread_mutex_lock(&stage->lock);
+		while (slot->taken)
+			pthread_cond_wait(&stage->given, &stage->lock);
+		slot->taken = true;
+		pthread_mutex_unlock(&stage->lock);
+		r = settle(stage, slot);
+		give(stage, slot);
+	}
+	return r == CU_OK ? 0 : failure(stage, r, err);
+}

@@ -1,0 +1,203 @@
+/* ipc-cache copy: a resident model once more, on another device; a model of its own with the same key but for the device. */
+#include "broker/client/ipc_cache.h"
+#include "manifest/fail.h"
+#include "manifest/format.h"
+#include "tools/clock.h"
+#include "tools/device_option.h"
+#include "tools/interrupt.h"
+#include "tools/output.h"
+#include "tools/verb.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPTION_DEVICE = 1, OPTION_FROM, OPTION_NAME, OPTION_REPLACE };
+
+static const struct argp_option options[] = {
+	{"device", OPTION_DEVICE, "DEVICE", 0, "Where the copy shall live: host, cuda:1, a GPU's UUID, or auto", 0},
+	{"from", OPTION_FROM, "DEVICE", 0, "Which of several models of that name: the one on this device", 0},
+	{"name", OPTION_NAME, "NAME", 0, "What to call it (default: what the model is called)", 0},
+	{"replace", OPTION_REPLACE, NULL, 0, "Copy it even if there is one already; the old one goes with its last lease", 0},
+	{0},
+};
+
+struct arguments {
+	struct common *common;
+	const char *model;
+	const char *device, *from, *name;
+	bool replace;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+	switch (key) {
+	case ARGP_KEY_INIT:
+		state->child_inputs[0] = a->common;
+		return 0;
+	case OPTION_DEVICE:
+		a->device = arg;
+		return 0;
+	case OPTION_FROM:
+		a->from = arg;
+		return 0;
+	case OPTION_NAME:
+		a->name = arg;
+		return 0;
+	case OPTION_REPLACE:
+		a->replace = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		option_argument(state, &a->model, arg);
+		return 0;
+	case ARGP_KEY_END:
+		if (a->model == NULL)
+			argp_error(state, "which model?");
+		if (a->device == NULL)
+			argp_error(state, "where to? give --device");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static const struct argp argp = {
+	.options = options,
+	.parser = parse,
+	.args_doc = "MODEL",
+	.doc = "Copies a resident model to another device: from GPU to GPU directly where they reach each other, else "
+	       "through host memory. " MODEL_DOC,
+	.children = common_children,
+};
+
+/* What the manifest says besides its segments. */
+static int describe(struct ipcc_publish *publish, const struct ipcc_model *model, const struct ipcc_model_facts *facts,
+		    struct ipcc_error *err)
+{
+	int rc = IPCC_OK;
+	for (uint32_t i = 0; rc == IPCC_OK && i < facts->tensors; i++) {
+		struct ipcc_tensor tensor;
+		rc = ipcc_tensor(model, i, &tensor, err);
+		if (rc == IPCC_OK)
+			rc = ipcc_publish_tensor(publish, &tensor, err);
+	}
+	for (uint32_t i = 0; rc == IPCC_OK && i < facts->sources; i++) {
+		struct ipcc_source source;
+		rc = ipcc_source(model, i, &source, err);
+		if (rc == IPCC_OK)
+			rc = ipcc_publish_source(publish, &source, err);
+	}
+	for (uint32_t i = 0; rc == IPCC_OK && i < facts->attributes; i++) {
+		struct ipcc_attribute attribute;
+		rc = ipcc_attribute(model, i, &attribute, err);
+		if (rc == IPCC_OK)
+			rc = ipcc_publish_attribute(publish, &attribute, err);
+	}
+	return rc;
+}
+
+/* The model's key with another device, and its segments' sizes. */
+static int plan_copy(const struct ipcc_model *model, const struct ipcc_model_facts *facts, const char *device,
+		     struct ipcc_field *fields, uint32_t *field_count, uint64_t *bytes, struct ipcc_error *err)
+{
+	bool named = false;
+	uint32_t count = 0;
+	int rc = IPCC_OK;
+	for (uint32_t i = 0; rc == IPCC_OK && i < facts->fields; i++) {
+		rc = ipcc_field(model, i, &fields[count], err);
+		if (rc == IPCC_OK && strcmp(fields[count].name, "device") == 0) {
+			if (strcmp(fields[count].value, device) == 0)
+				return fail(err, IPCC_EXISTS, "%s is on %s already", facts->name, device);
+			fields[count].value = device;
+			named = true;
+		}
+		count++;
+	}
+	if (!named && count < MANIFEST_MAX_FIELDS)
+		fields[count++] = (struct ipcc_field){"device", device};
+	for (uint32_t i = 0; rc == IPCC_OK && i < facts->segments; i++) {
+		struct ipcc_segment segment;
+		rc = ipcc_segment(model, i, &segment, err);
+		bytes[i] = rc == IPCC_OK ? segment.bytes : 0;
+	}
+	*field_count = count;
+	return rc;
+}
+
+/* `client` publishes; the model is another connection's. */
+static int copy(const struct arguments *a, struct ipcc_client *client, struct ipcc_model *model, const char *device,
+		uint64_t *generation, struct ipcc_error *err)
+{
+	struct ipcc_model_facts facts;
+	struct ipcc_field fields[MANIFEST_MAX_FIELDS];
+	uint64_t bytes[MANIFEST_MAX_SEGMENTS];
+	struct ipcc_publish *publish;
+	ipcc_model_facts(model, &facts);
+	struct ipcc_publish_options begin = {.name = a->name != NULL ? a->name : facts.name,
+					     .fields = fields,
+					     .device = device,
+					     .segment_bytes = bytes,
+					     .segment_count = facts.segments,
+					     .replace = a->replace};
+	int rc = plan_copy(model, &facts, device, fields, &begin.field_count, bytes, err);
+	if (rc == IPCC_OK)
+		rc = ipcc_publish_begin(client, &begin, &publish, err);
+	if (rc != IPCC_OK)
+		return rc;
+	rc = describe(publish, model, &facts, err);
+	if (rc == IPCC_OK)
+		rc = ipcc_publish_copy(publish, model, err);
+	if (rc == IPCC_OK)
+		rc = ipcc_publish_commit(publish, NULL, generation, err);
+	ipcc_publish_free(publish);
+	return rc;
+}
+
+static void print_result(const struct common *common, const struct ipcc_model *model, const char *device,
+			 uint64_t generation, uint64_t ns)
+{
+	struct ipcc_model_facts facts;
+	ipcc_model_facts(model, &facts);
+	if (common->json) {
+		print_json(json_pack("{s:o, s:o, s:o, s:o, s:f}", "name", json_text(facts.name), "device", json_text(device),
+				     "generation", json_number(generation), "bytes", json_number(facts.bytes), "seconds",
+				     (double)ns / 1e9));
+		return;
+	}
+	fact("model", "%s, generation %llu", facts.name, (unsigned long long)generation);
+	fact("device", "%s", device);
+	fact("copied", "%s in %.3f s, %s", text_bytes(facts.bytes).text, (double)ns / 1e9, text_rate(facts.bytes, ns).text);
+}
+
+int verb_copy(struct common *common, int argc, char **argv)
+{
+	struct arguments a = {.common = common};
+	parse_arguments(&argp, argc, argv, 0, &a);
+	struct ipcc_client *reader = NULL, *publisher = NULL;
+	struct ipcc_model *model = NULL;
+	struct ipcc_error err;
+	char device[IPCC_DEVICE_CHARS];
+	uint64_t generation = 0;
+	struct device_option from;
+	struct ipcc_attach_options attach = {.model = a.model, .verify = IPCC_VERIFY_NONE};
+	int rc = ipcc_device(a.device, device, &err);
+	if (rc == IPCC_OK)
+		rc = device_option(&from, a.from, &attach.fields, &attach.field_count, &err);
+	if (rc == IPCC_OK)
+		rc = common_connect(common, &reader, &err);
+	if (rc == IPCC_OK)
+		rc = common_connect(common, &publisher, &err);
+	interrupt_watch(publisher);
+	uint64_t start_ns = clock_ns();
+	if (rc == IPCC_OK)
+		rc = ipcc_attach(reader, &attach, &model, &err);
+	if (rc == IPCC_OK)
+		rc = copy(&a, publisher, model, device, &generation, &err);
+	interrupt_watch(NULL);
+	if (rc == IPCC_OK)
+		print_result(common, model, device, generation, clock_ns() - start_ns);
+	ipcc_model_free(model);
+	ipcc_close(reader);
+	ipcc_close(publisher);
+	return rc == IPCC_OK ? IPCC_OK : report(common, &err);
+}
