@@ -89,6 +89,7 @@ demo:
 
 .PHONY: lint shellcheck
 lint: shellcheck
+	$(Q)clang-format --dry-run -Werror $(sort $(shell git ls-files '*.c' '*.h'))
 	$(Q)mandoc -T lint -W warning tools/man/*.[1-8]
 shellcheck:
 	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tools/completions/ipc-cache.bash

@@ -35,8 +35,8 @@ static struct account *account_find(struct accounts *accounts, uid_t uid)
 {
 	struct account *account;
 	LIST_FOREACH(account, &accounts->all, link)
-		if (account->uid == uid)
-			return account;
+	if (account->uid == uid)
+		return account;
 	account = calloc(1, sizeof(*account));
 	if (account != NULL) {
 		account->uid = uid;
@@ -55,14 +55,16 @@ static void account_drop_if_empty(struct account *account)
 
 static bool fds_left(const struct accounts *accounts, uint64_t more)
 {
-	return accounts->connections + (uint64_t)accounts_model_fds(accounts) + reaper_foreign_left() + more + RESERVED_FDS <=
+	return accounts->connections + (uint64_t)accounts_model_fds(accounts) + reaper_foreign_left() + more +
+		       RESERVED_FDS <=
 	       accounts->fd_limit;
 }
 
 static int out_of_fds(const struct accounts *accounts, struct ipcc_error *err)
 {
 	return fail(err, IPCC_REFUSED,
-		    "the broker is out of file descriptors: %u connections and %u model fds of %u; evict models or raise its LimitNOFILE",
+		    "the broker is out of file descriptors: %u connections and %u model fds of %u; evict models or "
+		    "raise its LimitNOFILE",
 		    accounts->connections, accounts_model_fds(accounts), accounts->fd_limit);
 }
 
@@ -79,7 +81,8 @@ int account_charge_connection(struct accounts *accounts, uid_t uid, bool admin, 
 	if (found->connections + reaper_foreign_left_of(uid) >= limit) {
 		account_drop_if_empty(found);
 		return fail(err, IPCC_REFUSED,
-			    "uid %u has %u connections open, its limit; close some, or raise connections in [limits]", uid, limit);
+			    "uid %u has %u connections open, its limit; close some, or raise connections in [limits]",
+			    uid, limit);
 	}
 	found->connections++;
 	accounts->connections++;
@@ -94,19 +97,21 @@ void account_release_connection(struct accounts *accounts, struct account *accou
 	account_drop_if_empty(account);
 }
 
-static int check_model(const struct accounts *accounts, const struct account *account, uint32_t segments, uint64_t bytes,
-		       struct ipcc_error *err)
+static int check_model(const struct accounts *accounts, const struct account *account, uint32_t segments,
+		       uint64_t bytes, struct ipcc_error *err)
 {
 	const struct limits *limits = config_limits(accounts->config, account->uid);
 	uint64_t sum;
 	if (!fds_left(accounts, segments + 1ULL))
 		return out_of_fds(accounts, err);
 	if (account->models >= limits->models)
-		return fail(err, IPCC_REFUSED, "uid %u holds %u models, its limit; evict some, or raise models in [limits]",
-			    account->uid, account->models);
+		return fail(err, IPCC_REFUSED,
+			    "uid %u holds %u models, its limit; evict some, or raise models in [limits]", account->uid,
+			    account->models);
 	if (segments > limits->segments || account->segments > limits->segments - segments)
 		return fail(err, IPCC_REFUSED,
-			    "uid %u holds %u segments, and %u more pass its limit of %u; evict models, or raise segments in [limits]",
+			    "uid %u holds %u segments, and %u more pass its limit of %u; evict models, or raise "
+			    "segments in [limits]",
 			    account->uid, account->segments, segments, limits->segments);
 	if (add_overflows(account->bytes, bytes, &sum) || add_overflows(accounts->bytes, bytes, &sum))
 		return fail(err, IPCC_INVALID, "segment sizes that sum to more than 64 bits hold");
@@ -166,8 +171,8 @@ int account_charge_manifest(const struct accounts *accounts, struct account *acc
 	uint64_t limit = config_limits(accounts->config, account->uid)->manifest_bytes;
 	if (limit != 0 && (bytes > limit || account->manifest_bytes > limit - bytes))
 		return fail(err, IPCC_REFUSED,
-			    "uid %u holds %" PRIu64 " bytes of manifests, and %" PRIu64 " more pass its limit of %" PRIu64
-			    "; evict models, or raise manifest_bytes in [limits]",
+			    "uid %u holds %" PRIu64 " bytes of manifests, and %" PRIu64
+			    " more pass its limit of %" PRIu64 "; evict models, or raise manifest_bytes in [limits]",
 			    account->uid, account->manifest_bytes, bytes, limit);
 	account->manifest_bytes += bytes;
 	return IPCC_OK;

@@ -22,7 +22,11 @@ void config_defaults(struct config *config)
 {
 	*config = (struct config){
 		.open = OPEN_OWNER,
-		.limits = {.connections = 2048, .models = 256, .segments = 4096, .bytes = 0, .manifest_bytes = (uint64_t)1 << 30},
+		.limits = {.connections = 2048,
+			   .models = 256,
+			   .segments = 4096,
+			   .bytes = 0,
+			   .manifest_bytes = (uint64_t)1 << 30},
 		.hello_ms = 5000,
 		.idle_ms = 300000,
 		.write_ms = 10000,
@@ -166,7 +170,7 @@ static const char *read_access(struct config *config, const char *name, const ch
 static const char *read_limit(struct limits *limits, const char *name, const char *value)
 {
 	uint64_t number = 0;
-	uint64_t *bytes = strcmp(name, "bytes") == 0	       ? &limits->bytes
+	uint64_t *bytes = strcmp(name, "bytes") == 0		? &limits->bytes
 			  : strcmp(name, "manifest_bytes") == 0 ? &limits->manifest_bytes
 								: NULL;
 	if (bytes != NULL)

@@ -44,11 +44,11 @@ struct config {
 	enum { OPEN_OWNER, OPEN_GROUP, OPEN_ALL } open;
 	gid_t open_gid;
 
-	struct principals attach;  /* may connect, and attach what others made visible to them */
+	struct principals attach;     /* may connect, and attach what others made visible to them */
 	struct principals attach_gpu; /* may, beyond that, attach models of others that are on a GPU */
-	struct principals publish; /* may publish; implies connecting */
-	struct principals evict;   /* may evict models of others */
-	struct principals trusted; /* whose models others may attach, besides root's */
+	struct principals publish;    /* may publish; implies connecting */
+	struct principals evict;      /* may evict models of others */
+	struct principals trusted;    /* whose models others may attach, besides root's */
 
 	struct limits limits;
 	uint32_t user_limit_count;

@@ -28,8 +28,8 @@ static void log_refusal(const struct conn *conn, const struct ipcc_error *err)
 	server->refusals_unlogged++;
 	if (now < server->refusals_logged_ms + 1000)
 		return;
-	server->log("refused uid %u pid %d: %s (%" PRIu64 " refused since the last such line)", conn->peer.uid, conn->peer.pid,
-		    err->message, server->refusals_unlogged);
+	server->log("refused uid %u pid %d: %s (%" PRIu64 " refused since the last such line)", conn->peer.uid,
+		    conn->peer.pid, err->message, server->refusals_unlogged);
 	server->refusals_logged_ms = now;
 	server->refusals_unlogged = 0;
 }
@@ -42,15 +42,19 @@ void conn_accept(struct server *server, int fd)
 		fd_close(&fd);
 		return;
 	}
-	*conn = (struct conn){.server = server, .number = ++server->counters.accepted, .fd = fd,
-			       .may_hold_fds = !server->fds_refused, .deadline_ms = UINT64_MAX};
+	*conn = (struct conn){.server = server,
+			      .number = ++server->counters.accepted,
+			      .fd = fd,
+			      .may_hold_fds = !server->fds_refused,
+			      .deadline_ms = UINT64_MAX};
 	TAILQ_INSERT_TAIL(&server->conns, conn, link);
 	int rc = peer_read(fd, server->overflow_is_real, &conn->peer, &err);
 	if (rc == IPCC_OK)
 		rc = policy_connect(&server->policy, conn_asker(conn), &err);
 	if (rc == IPCC_OK)
 		rc = account_charge_connection(&server->accounts, conn->peer.uid,
-					       policy_is_admin(&server->policy, conn_asker(conn)), &conn->account, &err);
+					       policy_is_admin(&server->policy, conn_asker(conn)), &conn->account,
+					       &err);
 	struct epoll_event event = {.events = conn->events = EPOLLIN | EPOLLRDHUP, .data.ptr = conn};
 	if (rc == IPCC_OK && epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
 		rc = fail_errno(&err, errno, "the broker cannot watch the connection");
@@ -132,7 +136,8 @@ void conn_send(struct conn *conn, struct message *message, bool with_fds)
 	if (rc == -ETOOMANYREFS) {
 		struct ipcc_error err;
 		fail(&err, IPCC_REFUSED,
-		     "too many of the broker's file descriptors are in replies that their clients have not read; try again in a "
+		     "too many of the broker's file descriptors are in replies that their clients have not read; try "
+		     "again in a "
 		     "moment, or raise its LimitNOFILE");
 		struct message_header header;
 		memcpy(&header, message->bytes, sizeof(header));
@@ -217,7 +222,8 @@ static void receive(struct conn *conn)
 		conn_goodbye(conn, &err);
 	} else if (length > 0 || length == -EMSGSIZE) {
 		fail(&err, IPCC_PROTOCOL,
-		     length > 0 ? "the message's file descriptors were cut off: more than %d, or the broker's table is full"
+		     length > 0 ? "the message's file descriptors were cut off: more than %d, or the broker's table is "
+				  "full"
 				: "a message is longer than %d bytes",
 		     length > 0 ? PROTOCOL_MAX_FDS : PROTOCOL_MAX_MESSAGE);
 		conn_goodbye(conn, &err);
@@ -336,7 +342,8 @@ void conn_drop_lease(struct conn *conn)
 	conn->server->lease_count--;
 	/* A lease that cannot be struck from the journal is found ended when its connection is: nothing is lost. */
 	journal_append(conn->server->journal,
-		       (struct journal_record){.kind = le32_make(JOURNAL_LEASE_END), .conn = le64_make(conn->number)}, NULL);
+		       (struct journal_record){.kind = le32_make(JOURNAL_LEASE_END), .conn = le64_make(conn->number)},
+		       NULL);
 	if (model->state == IPCC_MODEL_DRAINING && model->lease_count == 0)
 		lifecycle_remove(conn->server, model);
 }

@@ -38,14 +38,14 @@ struct conn {
 	uint32_t events; /* what epoll watches for */
 	bool greeted;
 	bool may_hold_fds; /* unread messages may bring fds of the peer's choice, which closing the socket closes */
-	bool closing; /* ends as soon as the outgoing message is sent */
-	bool dead;    /* closed, and freed at the end of the turn */
+	bool closing;	   /* ends as soon as the outgoing message is sent */
+	bool dead;	   /* closed, and freed at the end of the turn */
 	TAILQ_ENTRY(conn) dead_link;
 
 	uint64_t deadline_ms; /* UINT64_MAX: none */
 
-	struct model *claim;	  /* LOADING, published over this connection */
-	uint64_t committed_id;	  /* of the last commit, so that a repeated COMMIT is answered alike */
+	struct model *claim;   /* LOADING, published over this connection */
+	uint64_t committed_id; /* of the last commit, so that a repeated COMMIT is answered alike */
 	uint64_t committed_generation;
 
 	struct draft *draft;

@@ -58,7 +58,8 @@ static int check_ours(int dir_fd, const char *dir, struct ipcc_error *err)
 	bool empty = entry == NULL;
 	closedir(entries);
 	return empty ? IPCC_OK
-		     : fail(err, IPCC_REFUSED, "%s is not empty and no broker's directory; name a new or an empty one", dir);
+		     : fail(err, IPCC_REFUSED, "%s is not empty and no broker's directory; name a new or an empty one",
+			    dir);
 }
 
 /* The lock file says who holds it, for the message. */
@@ -73,7 +74,8 @@ static int lock_directory(int dir_fd, const char *dir, int *lock_fd, struct ipcc
 			return fail_errno(err, errno, "cannot lock %s/%s", dir, LOCK_NAME);
 		ssize_t length = pread(fd, pid, sizeof(pid) - 1, 0);
 		pid[length > 0 ? length : 0] = '\0';
-		return fail(err, IPCC_BUSY, "a broker (process %d) serves %s already; use it, or another --dir", atoi(pid), dir);
+		return fail(err, IPCC_BUSY, "a broker (process %d) serves %s already; use it, or another --dir",
+			    atoi(pid), dir);
 	}
 	int length = snprintf(pid, sizeof(pid), "%d\n", getpid());
 	if (ftruncate(fd, 0) != 0 || pwrite(fd, pid, (size_t)length, 0) != length)

@@ -139,12 +139,13 @@ static int compare_claim(const struct manifest *m, const struct model *claim, st
 		if (rc != IPCC_OK)
 			return rc;
 		if (strcmp(segment.device, segment_device(&claim->key)) != 0)
-			return fail(err, IPCC_INVALID, "segments[%u].device: the draft says %s, the key %s", i, segment.device,
-				    segment_device(&claim->key));
+			return fail(err, IPCC_INVALID, "segments[%u].device: the draft says %s, the key %s", i,
+				    segment.device, segment_device(&claim->key));
 		if (segment.bytes != claim->segments[i].bytes || segment.handle_kind != HANDLE_FD)
 			return fail(err, IPCC_INVALID,
-				    "segments[%u]: the draft says %llu bytes, handle kind %u; %llu bytes were handed over as an fd", i,
-				    (unsigned long long)segment.bytes, segment.handle_kind,
+				    "segments[%u]: the draft says %llu bytes, handle kind %u; %llu bytes were handed "
+				    "over as an fd",
+				    i, (unsigned long long)segment.bytes, segment.handle_kind,
 				    (unsigned long long)claim->segments[i].bytes);
 	}
 	return IPCC_OK;
@@ -237,8 +238,8 @@ static struct conn *draft_whose_turn(struct server *server)
 	if (conn != NULL)
 		return conn;
 	TAILQ_FOREACH(conn, &server->drafts, draft_link)
-		if (conn->peer.uid != server->drafted_uid)
-			break;
+	if (conn->peer.uid != server->drafted_uid)
+		break;
 	if (conn == NULL)
 		conn = TAILQ_FIRST(&server->drafts);
 	if (conn != NULL) {

@@ -38,8 +38,7 @@ struct journal *journal_new(void (*snapshot)(struct journal *journal, void *cont
 		free(journal);
 		return NULL;
 	}
-	*journal = (struct journal){
-		.fd = fd, .rewrite_at = REWRITE_RECORDS, .snapshot = snapshot, .context = context};
+	*journal = (struct journal){.fd = fd, .rewrite_at = REWRITE_RECORDS, .snapshot = snapshot, .context = context};
 	return journal;
 }
 

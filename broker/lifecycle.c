@@ -9,7 +9,8 @@ void lifecycle_snapshot(struct journal *journal, void *context)
 {
 	const struct server *server = context;
 	const struct model *model;
-	TAILQ_FOREACH(model, &server->registry.models, link) {
+	TAILQ_FOREACH(model, &server->registry.models, link)
+	{
 		if (model->state == IPCC_MODEL_LOADING)
 			continue;
 		journal_model(journal, model, JOURNAL_READY, NULL);
@@ -17,12 +18,11 @@ void lifecycle_snapshot(struct journal *journal, void *context)
 			journal_model(journal, model, model->dropped ? JOURNAL_DROPPED : JOURNAL_DRAINING, NULL);
 		const struct conn *conn;
 		TAILQ_FOREACH(conn, &model->leases, lease_link)
-			journal_lease(journal, conn, NULL);
+		journal_lease(journal, conn, NULL);
 	}
 }
 
-int journal_model(struct journal *journal, const struct model *model, enum journal_kind kind,
-			 struct ipcc_error *err)
+int journal_model(struct journal *journal, const struct model *model, enum journal_kind kind, struct ipcc_error *err)
 {
 	struct journal_record record = {
 		.kind = le32_make(kind),
@@ -55,7 +55,8 @@ static void tell_waiters(struct server *server, const struct model *model)
 	char label[MODEL_LABEL_BYTES];
 	fail(&err, IPCC_NOT_FOUND, "the publisher of %s, process %d, ended without committing it; load it again",
 	     model_label(model, label), model->publisher_pid);
-	TAILQ_FOREACH(conn, &server->conns, link) {
+	TAILQ_FOREACH(conn, &server->conns, link)
+	{
 		struct message_header header;
 		if (conn->parked.bytes == NULL || conn->parked.model_id != model->id)
 			continue;
@@ -114,7 +115,8 @@ void lifecycle_drop(struct server *server, struct model *model)
 	/* Telling one may end its connection, and with the last lease the model: hold on to it by its id. */
 	uint64_t id = model->id;
 	struct conn *conn;
-	TAILQ_FOREACH(conn, &server->conns, link) {
+	TAILQ_FOREACH(conn, &server->conns, link)
+	{
 		struct message event;
 		if (conn->dead || conn->lease == NULL || conn->lease->id != id)
 			continue;

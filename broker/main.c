@@ -29,8 +29,8 @@ struct arguments {
 };
 
 static const struct argp_option options[] = {
-	{"dir", 'd', "DIR", 0, "Directory of the socket (default: $IPC_CACHE_DIR, $RUNTIME_DIRECTORY, or one in /tmp for you)",
-	 0},
+	{"dir", 'd', "DIR", 0,
+	 "Directory of the socket (default: $IPC_CACHE_DIR, $RUNTIME_DIRECTORY, or one in /tmp for you)", 0},
 	{"config", 'c', "FILE", 0, "Configuration, an INI file; see ipc-cached(8)", 0},
 	{0},
 };
@@ -53,10 +53,15 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
 	}
 }
 
-static const struct argp parser = {options, parse_option, NULL,
-				   "The weight broker: holds GPU and host weights as file descriptors, so that they outlive "
-				   "the engine. Runs in the foreground until SIGTERM or SIGINT.",
-				   NULL, NULL, NULL};
+static const struct argp parser = {
+	options,
+	parse_option,
+	NULL,
+	"The weight broker: holds GPU and host weights as file descriptors, so that they outlive "
+	"the engine. Runs in the foreground until SIGTERM or SIGINT.",
+	NULL,
+	NULL,
+	NULL};
 
 __attribute__((format(printf, 1, 2))) static void log_line(const char *format, ...)
 {
@@ -121,7 +126,8 @@ int main(int argc, char **argv)
 	config_defaults(&config);
 	if (arguments.config != NULL && config_read(&config, arguments.config, &err) != IPCC_OK)
 		return complain(&err);
-	if (arguments.dir != NULL && (size_t)snprintf(config.dir, sizeof(config.dir), "%s", arguments.dir) >= sizeof(config.dir)) {
+	if (arguments.dir != NULL &&
+	    (size_t)snprintf(config.dir, sizeof(config.dir), "%s", arguments.dir) >= sizeof(config.dir)) {
 		fail(&err, IPCC_USAGE, "--dir is longer than %zu bytes", sizeof(config.dir) - 1);
 		return complain(&err);
 	}

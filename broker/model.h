@@ -46,11 +46,11 @@ struct model {
 	uint64_t bytes;
 	uint32_t segment_count;
 	struct model_segment *segments;
-	int manifest_fd; /* sealed and stamped, or -1 */
+	int manifest_fd;	 /* sealed and stamped, or -1 */
 	uint64_t manifest_bytes; /* charged */
 	uint32_t tensor_count;
 
-	struct conn *publisher; /* while LOADING */
+	struct conn *publisher;		     /* while LOADING */
 	TAILQ_HEAD(lease_list, conn) leases; /* oldest first */
 	uint32_t lease_count;
 };

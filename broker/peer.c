@@ -25,7 +25,8 @@ int peer_read(int socket, bool overflow_is_real, struct peer *peer, struct ipcc_
 	/* Even where 65534 is a real user: its processes have a pid, those of an unmapped namespace have none. */
 	if (credentials.uid == IDENTITY_OVERFLOW && (!overflow_is_real || credentials.pid == 0))
 		return fail(err, IPCC_REFUSED,
-			    "no user namespace gives you an identity here (uid 65534, pid %d); map your uid into the broker's",
+			    "no user namespace gives you an identity here (uid 65534, pid %d); map your uid into the "
+			    "broker's",
 			    credentials.pid);
 	return IPCC_OK;
 }

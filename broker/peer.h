@@ -10,7 +10,7 @@
 struct peer {
 	uid_t uid;
 	gid_t gid;
-	pid_t pid; /* only ever shown: 0 when the peer lives in a pid namespace that we cannot see into */
+	pid_t pid;	       /* only ever shown: 0 when the peer lives in a pid namespace that we cannot see into */
 	bool overflow_is_real; /* 65534 names one user and one group here, see identity.h */
 };
 

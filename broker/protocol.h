@@ -21,10 +21,10 @@
 
 #define PROTOCOL_SOCKET_NAME "broker.sock"
 
-#define PROTOCOL_MAX_MESSAGE 65536
-#define PROTOCOL_MAX_FDS 253 /* the kernel's SCM_MAX_FD */
-#define PROTOCOL_MAX_TEXT 512 /* a selector's text: a name, or a key prefix */
-#define PROTOCOL_MAX_HOLDERS 64
+#define PROTOCOL_MAX_MESSAGE  65536
+#define PROTOCOL_MAX_FDS      253 /* the kernel's SCM_MAX_FD */
+#define PROTOCOL_MAX_TEXT     512 /* a selector's text: a name, or a key prefix */
+#define PROTOCOL_MAX_HOLDERS  64
 #define PROTOCOL_WAIT_FOREVER UINT32_MAX
 
 enum message_type {
@@ -84,7 +84,7 @@ struct hello_reply {
 struct selector {
 	le32 flags;
 	le32 wait_ms;
-	le16 text_bytes;  /* a display name, or a prefix of the key's id */
+	le16 text_bytes; /* a display name, or a prefix of the key's id */
 	le16 field_count;
 	le32 field_bytes;
 };

@@ -12,8 +12,8 @@ struct model *registry_find(const struct registry *registry, uid_t owner, const 
 {
 	struct model *model;
 	TAILQ_FOREACH_REVERSE(model, &registry->models, model_list, link)
-		if (model->state == state && model->account->uid == owner && key_equal(&model->key, key))
-			return model;
+	if (model->state == state && model->account->uid == owner && key_equal(&model->key, key))
+		return model;
 	return NULL;
 }
 
@@ -21,8 +21,8 @@ struct model *registry_by_id(const struct registry *registry, uint64_t id)
 {
 	struct model *model;
 	TAILQ_FOREACH(model, &registry->models, link)
-		if (model->id == id)
-			return model;
+	if (model->id == id)
+		return model;
 	return NULL;
 }
 
@@ -45,7 +45,8 @@ static int search_rank(const struct search *s, const struct model *model)
 
 static bool search_state(const struct search *s, const struct model *model)
 {
-	return model->state == IPCC_MODEL_READY || (s->visible && model->state == IPCC_MODEL_DRAINING && !model->dropped);
+	return model->state == IPCC_MODEL_READY ||
+	       (s->visible && model->state == IPCC_MODEL_DRAINING && !model->dropped);
 }
 
 static bool text_matches(const struct selection *want, const struct model *model)
@@ -71,7 +72,8 @@ static int search_ready(const struct registry *registry, const struct search *s,
 {
 	struct model *model, *best = NULL, *other = NULL;
 	int best_rank = POLICY_RANKS;
-	TAILQ_FOREACH(model, &registry->models, link) {
+	TAILQ_FOREACH(model, &registry->models, link)
+	{
 		int rank = search_state(s, model) && matches(s->want, model) ? search_rank(s, model) : -1;
 		if (rank < 0 || rank > best_rank)
 			continue;
@@ -98,8 +100,8 @@ static struct model *search_state_match(const struct registry *registry, const s
 {
 	struct model *model;
 	TAILQ_FOREACH(model, &registry->models, link)
-		if (model->state == state && matches(s->want, model) && search_rank(s, model) >= 0)
-			return model;
+	if (model->state == state && matches(s->want, model) && search_rank(s, model) >= 0)
+		return model;
 	return NULL;
 }
 
@@ -116,7 +118,8 @@ static int search_mismatch(const struct registry *registry, const struct search 
 {
 	struct model *model, *nearest = NULL;
 	uint32_t fewest = UINT32_MAX;
-	TAILQ_FOREACH(model, &registry->models, link) {
+	TAILQ_FOREACH(model, &registry->models, link)
+	{
 		if (!search_state(s, model) || search_rank(s, model) < 0 || !is_near(s, model))
 			continue;
 		uint32_t differences = key_differences(&s->want->key, &model->key, s->want->exact, NULL);
@@ -135,7 +138,8 @@ static int search_mismatch(const struct registry *registry, const struct search 
 	const char *got = first.got == NULL ? "(none)" : first.got;
 	char label[MODEL_LABEL_BYTES];
 	return fail_mismatch(err, first.field, expected, got,
-			     "%s differs in %u field%s; %s: expected %.200s, got %.200s. Publish the model with these fields, or ask for those that it has",
+			     "%s differs in %u field%s; %s: expected %.200s, got %.200s. Publish the model with these "
+			     "fields, or ask for those that it has",
 			     model_label(nearest, label), fewest, fewest == 1 ? "" : "s", first.field, expected, got);
 }
 
@@ -147,7 +151,8 @@ static int search_failed(const struct registry *registry, const struct search *s
 	const struct model *model;
 	if (err == NULL)
 		return IPCC_NOT_FOUND;
-	TAILQ_FOREACH(model, &registry->models, link) {
+	TAILQ_FOREACH(model, &registry->models, link)
+	{
 		if (!search_state(s, model) || search_rank(s, model) < 0)
 			continue;
 		char label[MODEL_LABEL_BYTES];
@@ -156,17 +161,19 @@ static int search_failed(const struct registry *registry, const struct search *s
 			more++;
 			continue;
 		}
-		length += (size_t)snprintf(there + length, sizeof(there) - length, "%s%s", length > 0 ? ", " : "", label);
+		length +=
+			(size_t)snprintf(there + length, sizeof(there) - length, "%s%s", length > 0 ? ", " : "", label);
 	}
 	const char *asked = s->want->text[0] != '\0' ? s->want->text : key_value(&s->want->key, "model");
 	if (length == 0)
-		return fail(err, IPCC_NOT_FOUND, "no model %.200s: nothing is resident for you; load it with: ipc-cache load",
+		return fail(err, IPCC_NOT_FOUND,
+			    "no model %.200s: nothing is resident for you; load it with: ipc-cache load",
 			    asked == NULL ? "with that key" : asked);
 	char rest[32] = "";
 	if (more > 0)
 		snprintf(rest, sizeof(rest), " and %u more", more);
-	return fail(err, IPCC_NOT_FOUND, "no model %.200s; resident for you: %s%s", asked == NULL ? "with that key" : asked,
-		    there, rest);
+	return fail(err, IPCC_NOT_FOUND, "no model %.200s; resident for you: %s%s",
+		    asked == NULL ? "with that key" : asked, there, rest);
 }
 
 static int search_run(const struct registry *registry, const struct search *s, struct model **found,
@@ -181,14 +188,16 @@ static int search_run(const struct registry *registry, const struct search *s, s
 		*found = loading;
 		if (err == NULL)
 			return IPCC_BUSY;
-		return fail(err, IPCC_BUSY, "%s is still being loaded by process %d; wait for it", model_label(loading, label),
-			    loading->publisher_pid);
+		return fail(err, IPCC_BUSY, "%s is still being loaded by process %d; wait for it",
+			    model_label(loading, label), loading->publisher_pid);
 	}
 	const struct model *draining = search_state_match(registry, s, IPCC_MODEL_DRAINING);
 	if (draining != NULL && err != NULL) {
 		char label[MODEL_LABEL_BYTES];
-		return fail(err, IPCC_NOT_FOUND, "%s is evicted and takes no new attach; it goes with its last lease (%u left). Load it again",
-			    model_label(draining, label), draining->lease_count);
+		return fail(
+			err, IPCC_NOT_FOUND,
+			"%s is evicted and takes no new attach; it goes with its last lease (%u left). Load it again",
+			model_label(draining, label), draining->lease_count);
 	}
 	rc = search_mismatch(registry, s, err);
 	return rc != IPCC_NOT_FOUND ? rc : search_failed(registry, s, err);

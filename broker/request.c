@@ -29,8 +29,8 @@ static int check(const struct conn *conn, const struct request *r, const struct 
 		return fail(err, IPCC_PROTOCOL, "a message of %zu bytes whose header says %u", r->length,
 			    r->length < sizeof(*header) ? 0 : le32_get(header->bytes));
 	if (r->type >= MESSAGE_TYPES || kinds[r->type].handle == NULL)
-		return fail(err, IPCC_PROTOCOL, "message type %u is not known to version %d.%d of the protocol", r->type,
-			    PROTOCOL_MAJOR, PROTOCOL_MINOR);
+		return fail(err, IPCC_PROTOCOL, "message type %u is not known to version %d.%d of the protocol",
+			    r->type, PROTOCOL_MAJOR, PROTOCOL_MINOR);
 	const struct request_kind *kind = &kinds[r->type];
 	if (le16_get(header->reserved) != 0 || le32_get(header->code) != 0 || r->id == 0)
 		return fail(err, IPCC_PROTOCOL, "%s: reserved fields must be 0, the request id must not", kind->name);
@@ -40,8 +40,8 @@ static int check(const struct conn *conn, const struct request *r, const struct 
 		return fail(err, IPCC_PROTOCOL, "%s: %zu bytes where at least %zu are due", kind->name, r->length,
 			    sizeof(*header) + kind->fixed_bytes);
 	if (r->fds->count > kind->max_fds)
-		return fail(err, IPCC_PROTOCOL, "%s: %u file descriptors where at most %u are due", kind->name, r->fds->count,
-			    kind->max_fds);
+		return fail(err, IPCC_PROTOCOL, "%s: %u file descriptors where at most %u are due", kind->name,
+			    r->fds->count, kind->max_fds);
 	return IPCC_OK;
 }
 

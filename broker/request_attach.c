@@ -22,7 +22,8 @@ static int attach_found(struct conn *conn, struct request *request, struct model
 	uint64_t unread = conn_unread_fds(server, conn->peer.uid);
 	if (unread > 0 && unread + model->segment_count + 1 > server->accounts.fd_limit / UNREAD_SHARE)
 		return fail(err, IPCC_REFUSED,
-			    "uid %u has %llu file descriptors in replies that it has not read; read them, or end those processes",
+			    "uid %u has %llu file descriptors in replies that it has not read; read them, or end those "
+			    "processes",
 			    conn->peer.uid, (unsigned long long)unread);
 	if (conn->lease == NULL) {
 		conn->lease_asked = asked(request);
@@ -77,8 +78,8 @@ int handle_attach(struct conn *conn, struct request *request, struct message *re
 		rc = fail(err, IPCC_PROTOCOL, "ATTACH: its lengths do not add up");
 	else if (conn->unread_fds > 0 && conn_unread_fds(conn->server, conn->peer.uid) > 0 && conn->unread_fds > 0)
 		rc = fail(err, IPCC_PROTOCOL, "ATTACH before the reply to the last one was read");
-	else if (conn->lease != NULL && (conn->lease_request != request->id || conn->lease_asked != asked(request) ||
-					 conn->lease->dropped))
+	else if (conn->lease != NULL &&
+		 (conn->lease_request != request->id || conn->lease_asked != asked(request) || conn->lease->dropped))
 		rc = fail(err, IPCC_REFUSED, "this connection holds a lease already; detach, or open a second one");
 	else if (conn->lease != NULL) /* sent again: the same answer */
 		rc = attach_found(conn, request, conn->lease, reply, err);

@@ -16,7 +16,8 @@ static int refuse_leased(const struct model *model, struct ipcc_error *err)
 	size_t length = 0;
 	uint32_t named = 0;
 	const struct conn *conn;
-	TAILQ_FOREACH(conn, &model->leases, lease_link) {
+	TAILQ_FOREACH(conn, &model->leases, lease_link)
+	{
 		if (named == 8)
 			break;
 		length += (size_t)snprintf(holders + length, sizeof(holders) - length, "%s%d", named++ > 0 ? ", " : "",

@@ -15,7 +15,8 @@ int handle_hello(struct conn *conn, struct request *request, struct message *rep
 		return fail(err, IPCC_PROTOCOL, "HELLO: this is no ipc-cache client");
 	if (le16_get(hello.major) != PROTOCOL_MAJOR)
 		return fail(err, IPCC_PROTOCOL,
-			    "the client speaks protocol version %u, this broker speaks %d; install the same release on both sides",
+			    "the client speaks protocol version %u, this broker speaks %d; install the same release on "
+			    "both sides",
 			    le16_get(hello.major), PROTOCOL_MAJOR);
 	conn->greeted = true;
 	struct hello_reply body = {
@@ -43,7 +44,8 @@ int handle_stat(struct conn *conn, struct request *request, struct message *repl
 	const struct model *model;
 	if (!cursor_finished(&request->body))
 		return fail(err, IPCC_PROTOCOL, "STAT has no body");
-	TAILQ_FOREACH(model, &server->registry.models, link) {
+	TAILQ_FOREACH(model, &server->registry.models, link)
+	{
 		loading += model->state == IPCC_MODEL_LOADING;
 		resident += model->state != IPCC_MODEL_LOADING;
 	}
@@ -74,7 +76,8 @@ int handle_stat(struct conn *conn, struct request *request, struct message *repl
 static void list_holders(struct message *reply, const struct model *model, uint16_t count)
 {
 	const struct conn *conn;
-	TAILQ_FOREACH(conn, &model->leases, lease_link) {
+	TAILQ_FOREACH(conn, &model->leases, lease_link)
+	{
 		if (count-- == 0)
 			return;
 		struct list_holder holder = {.pid = le32_make((uint32_t)conn->peer.pid),
@@ -87,7 +90,8 @@ static void list_holders(struct message *reply, const struct model *model, uint1
 /* False, and nothing added, when the message has no room for it. */
 static bool list_model(struct message *reply, const struct model *model)
 {
-	uint16_t holders = model->lease_count < PROTOCOL_MAX_HOLDERS ? (uint16_t)model->lease_count : PROTOCOL_MAX_HOLDERS;
+	uint16_t holders =
+		model->lease_count < PROTOCOL_MAX_HOLDERS ? (uint16_t)model->lease_count : PROTOCOL_MAX_HOLDERS;
 	size_t name_bytes = strlen(model->name);
 	struct list_entry entry = {
 		.id = le64_make(model->id),
@@ -132,7 +136,8 @@ int handle_list(struct conn *conn, struct request *request, struct message *repl
 	struct list_reply body = {0};
 	message_append(reply, &body, sizeof(body));
 	const struct model *model;
-	TAILQ_FOREACH(model, &server->registry.models, link) {
+	TAILQ_FOREACH(model, &server->registry.models, link)
+	{
 		if (model->id <= after || !policy_visible(&server->policy, conn_asker(conn), model))
 			continue;
 		if (!list_model(reply, model)) {

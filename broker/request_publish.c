@@ -92,7 +92,8 @@ static bool same_claim(const struct model *claim, const struct begin *begin)
 {
 	bool same = key_equal(&claim->key, &begin->key) && claim->segment_count == begin->segment_count &&
 		    claim->visibility == begin->visibility && claim->visible_gid == begin->visible_gid &&
-		    strlen(claim->name) == begin->name_bytes && memcmp(claim->name, begin->name, begin->name_bytes) == 0;
+		    strlen(claim->name) == begin->name_bytes &&
+		    memcmp(claim->name, begin->name, begin->name_bytes) == 0;
 	for (uint32_t i = 0; same && i < claim->segment_count; i++)
 		same = claim->segments[i].bytes == begin->segment_bytes[i];
 	return same;
@@ -105,11 +106,13 @@ static int begin_claim(struct conn *conn, struct begin *begin, struct ipcc_error
 	uint64_t bytes = 0;
 	if (reaper_foreign_left_of(conn->peer.uid) > REAPER_MAX_FOREIGN)
 		return fail(err, IPCC_BUSY,
-			    "the broker is still closing file descriptors that uid %u sent and that it could not take; try again",
+			    "the broker is still closing file descriptors that uid %u sent and that it could not take; "
+			    "try again",
 			    conn->peer.uid);
 	int rc = sum_segments(begin, &bytes, err);
 	if (rc == IPCC_OK)
-		rc = account_charge_model(&server->accounts, conn->peer.uid, begin->segment_count, bytes, &account, err);
+		rc = account_charge_model(&server->accounts, conn->peer.uid, begin->segment_count, bytes, &account,
+					  err);
 	if (rc != IPCC_OK)
 		return rc;
 	struct model *model =
@@ -142,7 +145,8 @@ int handle_begin(struct conn *conn, struct request *request, struct message *rep
 	if (rc == IPCC_OK)
 		rc = policy_publish(&conn->server->policy, conn_asker(conn), begin.visibility, begin.visible_gid, err);
 	if (rc == IPCC_OK && conn->claim != NULL && !same_claim(conn->claim, &begin))
-		rc = fail(err, IPCC_REFUSED, "this connection publishes another model already; commit it or open a second one");
+		rc = fail(err, IPCC_REFUSED,
+			  "this connection publishes another model already; commit it or open a second one");
 	if (rc == IPCC_OK && conn->claim == NULL) {
 		rc = begin_conflict(conn, request, &begin, err);
 		if (rc == IPCC_OK)
@@ -166,12 +170,13 @@ static int check_segment(const struct model *claim, uint32_t i, int fd, struct s
 	if (rc != IPCC_OK || !facts->sized)
 		return rc;
 	if (facts->bytes != claim->segments[i].bytes)
-		return fail(err, IPCC_INVALID, "segment %u has %" PRIu64 " bytes, %" PRIu64 " were promised", i, facts->bytes,
-			    claim->segments[i].bytes);
+		return fail(err, IPCC_INVALID, "segment %u has %" PRIu64 " bytes, %" PRIu64 " were promised", i,
+			    facts->bytes, claim->segments[i].bytes);
 	for (uint32_t j = 0; j < claim->segment_count; j++) {
 		const struct model_segment *other = &claim->segments[j];
 		if (j != i && other->fd >= 0 && other->inode == facts->inode && other->device == facts->device)
-			return fail(err, IPCC_INVALID, "segment %u is the same memory as segment %u; each needs its own", i, j);
+			return fail(err, IPCC_INVALID,
+				    "segment %u is the same memory as segment %u; each needs its own", i, j);
 	}
 	return IPCC_OK;
 }
@@ -184,7 +189,8 @@ int handle_segments(struct conn *conn, struct request *request, struct message *
 	struct model *claim = conn->claim;
 	(void)reply;
 	if (!cursor_finished(&request->body) || count != request->fds->count || count == 0)
-		return fail(err, IPCC_PROTOCOL, "SEGMENTS: says %u file descriptors, %u came", count, request->fds->count);
+		return fail(err, IPCC_PROTOCOL, "SEGMENTS: says %u file descriptors, %u came", count,
+			    request->fds->count);
 	if (claim == NULL)
 		return fail(err, IPCC_REFUSED, "SEGMENTS without BEGIN: nothing is being published here");
 	if (!range_inside(first, count, claim->segment_count))
@@ -258,8 +264,8 @@ int handle_commit(struct conn *conn, struct request *request, struct message *re
 		server->registry_changed = true;
 		server->counters.commits++;
 		char label[MODEL_LABEL_BYTES];
-		server->log("resident: %s, %u tensors, %" PRIu64 " bytes, generation %" PRIu64, model_label(model, label),
-			    model->tensor_count, model->bytes, model->generation);
+		server->log("resident: %s, %u tensors, %" PRIu64 " bytes, generation %" PRIu64,
+			    model_label(model, label), model->tensor_count, model->bytes, model->generation);
 	}
 	struct commit_reply body = {.id = le64_make(conn->committed_id),
 				    .generation = le64_make(conn->committed_generation)};

@@ -43,15 +43,17 @@ static int check_device(int fd, const char *what, struct ipcc_error *err)
 		return fail_errno(err, errno, "%s: statx", what);
 	if ((S_ISCHR(st.stx_mode) && st.stx_rdev_major == NVIDIA_MAJOR) || is_dma_buf(fd, &st))
 		return IPCC_OK;
-	return fail(err, IPCC_INVALID, "%s is no GPU memory: neither of NVIDIA's character device nor a dma-buf; send what "
-		    "the GPU's driver exported", what);
+	return fail(err, IPCC_INVALID,
+		    "%s is no GPU memory: neither of NVIDIA's character device nor a dma-buf; send what "
+		    "the GPU's driver exported",
+		    what);
 }
 
 int segment_check(const struct key *key, int fd, const char *what, struct segment_facts *facts, struct ipcc_error *err)
 {
 	struct memfd_facts memory;
 	bool host = segment_is_host(key), sized = host || fcntl(fd, F_GET_SEALS) >= 0;
-	int rc = host ? memfd_check(fd, what, &memory, err)
+	int rc = host	 ? memfd_check(fd, what, &memory, err)
 		 : sized ? memfd_check_sized(fd, what, &memory, err)
 			 : check_device(fd, what, err);
 	if (rc != IPCC_OK)

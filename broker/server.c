@@ -30,7 +30,7 @@
 #endif
 
 /* So many events, and so many new connections, before everything else gets its turn. */
-#define EVENTS_PER_TURN 64
+#define EVENTS_PER_TURN	 64
 #define ACCEPTS_PER_TURN 16
 #define RETRIES_PER_TURN 16
 #define LISTEN_PAUSE_MS	 100
@@ -66,7 +66,8 @@ static int raise_fd_limit(uint32_t *limit, struct ipcc_error *err)
 	if (setrlimit(RLIMIT_NOFILE, &files) != 0)
 		return fail_errno(err, errno, "cannot raise RLIMIT_NOFILE to its hard limit");
 	if (files.rlim_cur < MIN_FDS)
-		return fail(err, IPCC_REFUSED, "RLIMIT_NOFILE is %lu; the broker needs at least %d (systemd: LimitNOFILE=)",
+		return fail(err, IPCC_REFUSED,
+			    "RLIMIT_NOFILE is %lu; the broker needs at least %d (systemd: LimitNOFILE=)",
 			    (unsigned long)files.rlim_cur, MIN_FDS);
 	*limit = files.rlim_cur > UINT32_MAX ? UINT32_MAX : (uint32_t)files.rlim_cur;
 	return IPCC_OK;
@@ -102,15 +103,16 @@ static int open_fds(struct server *server, struct ipcc_error *err)
 	server_allow_fds(server->listen_fd, false);
 	int value;
 	socklen_t length = sizeof(value);
-	server->fds_refused = getsockopt(server->listen_fd, SOL_SOCKET, SO_PASSRIGHTS, &value, &length) == 0 && value == 0;
+	server->fds_refused =
+		getsockopt(server->listen_fd, SOL_SOCKET, SO_PASSRIGHTS, &value, &length) == 0 && value == 0;
 	int rc = watch(server, server->listen_fd, &server->listen_fd, err);
 	if (rc == IPCC_OK)
 		rc = watch(server, server->signal_fd, &server->signal_fd, err);
 	return rc;
 }
 
-int server_init(struct server *server, const struct config *config, int listen_fd,
-		void (*log)(const char *format, ...), struct ipcc_error *err)
+int server_init(struct server *server, const struct config *config, int listen_fd, void (*log)(const char *format, ...),
+		struct ipcc_error *err)
 {
 	*server = (struct server){
 		.config = config,
@@ -210,7 +212,8 @@ static void expire(struct server *server)
 	if (server->listen_again_ms <= now)
 		listen_again(server, true);
 	server_note_deadline(server, server->listen_again_ms);
-	TAILQ_FOREACH(conn, &server->conns, link) {
+	TAILQ_FOREACH(conn, &server->conns, link)
+	{
 		if (!conn->dead && conn->deadline_ms <= now)
 			conn_expired(conn);
 		if (!conn->dead)
@@ -283,7 +286,7 @@ void server_fini(struct server *server)
 	struct conn *conn;
 	fd_close(&server->listen_fd); /* first: freeing the memory may take a while, and nobody should wait for that */
 	TAILQ_FOREACH(conn, &server->conns, link)
-		conn_close(conn);
+	conn_close(conn);
 	free_dead(server);
 	while ((model = TAILQ_FIRST(&server->registry.models)) != NULL)
 		lifecycle_remove(server, model);

@@ -46,7 +46,7 @@ struct server {
 	uint64_t listen_again_ms;  /* accepting pauses until then; UINT64_MAX: it does not */
 	bool stopping;
 	bool overflow_is_real; /* identity.h: found out at the start, when /proc can still be read */
-	bool fds_refused; /* the kernel refuses fds on connections that have no claim */
+	bool fds_refused;      /* the kernel refuses fds on connections that have no claim */
 
 	TAILQ_HEAD(, conn) conns;  /* the dead ones too, so that closing one while walking over them is safe */
 	TAILQ_HEAD(, conn) dead;   /* freed at the end of the turn, when no event can name them */
@@ -63,8 +63,8 @@ struct server {
 };
 
 /* Takes over `listen_fd`. Blocks SIGTERM and SIGINT. */
-int server_init(struct server *server, const struct config *config, int listen_fd,
-		void (*log)(const char *format, ...), struct ipcc_error *err);
+int server_init(struct server *server, const struct config *config, int listen_fd, void (*log)(const char *format, ...),
+		struct ipcc_error *err);
 /* Until SIGTERM or SIGINT. */
 int server_run(struct server *server, struct ipcc_error *err);
 void server_fini(struct server *server);

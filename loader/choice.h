@@ -22,11 +22,11 @@ struct choice_device {
 	uint64_t device;
 	bool decided;
 	bool confirming;
-	enum way way;			/* chosen, or being measured */
-	uint64_t rates[WAY_COUNT];	/* the best, in bytes per second, once measured */
-	unsigned direct_in_flight;	/* these disturb the measuring of the other way */
-	unsigned done;			/* units of the way being measured */
-	uint64_t bytes, start_ns;	/* since the first that counts */
+	enum way way;		   /* chosen, or being measured */
+	uint64_t rates[WAY_COUNT]; /* the best, in bytes per second, once measured */
+	unsigned direct_in_flight; /* these disturb the measuring of the other way */
+	unsigned done;		   /* units of the way being measured */
+	uint64_t bytes, start_ns;  /* since the first that counts */
 };
 
 struct choice {

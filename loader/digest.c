@@ -68,9 +68,9 @@ static void mark_shared(struct digest *digest, const struct plan *plan, const st
 		struct span span = {0};
 		for (uint64_t u = extent->first_unit; u < extent->first_unit + extent->unit_count; u++) {
 			const struct unit *unit = &units->units[u];
-			while (read < plan->read_count &&
-			       (plan->reads[read].file < unit->file ||
-				(plan->reads[read].file == unit->file && plan_read_end(&plan->reads[read]) <= unit->begin)))
+			while (read < plan->read_count && (plan->reads[read].file < unit->file ||
+							   (plan->reads[read].file == unit->file &&
+							    plan_read_end(&plan->reads[read]) <= unit->begin)))
 				read++;
 			for (uint32_t i = read; i < plan->read_count && plan->reads[i].file == unit->file &&
 						plan->reads[i].file_offset < unit->begin + unit->bytes;

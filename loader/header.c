@@ -198,10 +198,10 @@ static int add_tensor(struct parse *p, const char *name, uint32_t dtype, uint32_
 		return no_memory(p);
 	/* Below 2^63 and 2^27: no overflow. */
 	st->tensors[st->tensor_count++] = (struct safetensors_tensor){.name = keep(p, name),
-								     .dtype = dtype,
-								     .rank = rank,
-								     .begin = st->data_begin + range[0],
-								     .end = st->data_begin + range[1]};
+								      .dtype = dtype,
+								      .rank = rank,
+								      .begin = st->data_begin + range[0],
+								      .end = st->data_begin + range[1]};
 	p->shapes_count += rank;
 	return 0;
 }

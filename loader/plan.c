@@ -80,8 +80,8 @@ static bool tensor_end(const struct plan_tensor *t, uint64_t *end)
 	uint64_t size, distance;
 
 	return !mul_overflows(row_count(t), t->bytes, &size) &&
-	       !mul_overflows(row_count(t) - 1, t->stride, &distance) && !add_overflows(t->begin, distance, &distance) &&
-	       !add_overflows(distance, t->bytes, end);
+	       !mul_overflows(row_count(t) - 1, t->stride, &distance) &&
+	       !add_overflows(t->begin, distance, &distance) && !add_overflows(distance, t->bytes, end);
 }
 
 /* The order that is promised, and a sum that does not overflow; stores that sum of sizes as they are. */
@@ -143,7 +143,8 @@ static void lay_out(struct plan *plan, const struct plan_tensor *tensors, uint32
 	for (uint32_t i = 0; i < count; i++) {
 		uint64_t bytes = tensor_size(&tensors[i]);
 		make_place(&at, bytes, limit);
-		plan->places[i] = (struct plan_place){.segment = at.segment, .tensor = i, .offset = at.used, .bytes = bytes};
+		plan->places[i] =
+			(struct plan_place){.segment = at.segment, .tensor = i, .offset = at.used, .bytes = bytes};
 		add_read(plan, &tensors[i], &plan->places[i]);
 		at.used += align_up(bytes, ALIGNMENT);
 		plan->segment_bytes[at.segment] = at.used;

@@ -35,7 +35,7 @@ struct reader_slot {
 	uint64_t bytes;
 	uint64_t done;	  /* where the next part begins */
 	uint64_t reached; /* the most that came */
-	int error; /* negative errno, or 0 */
+	int error;	  /* negative errno, or 0 */
 	bool pending;
 };
 

@@ -17,8 +17,8 @@ static uint32_t first_read(const struct plan *plan, uint32_t file, uint64_t offs
 	return low;
 }
 
-int scatter(const struct plan *plan, uint32_t file, uint64_t begin, uint64_t bytes, const uint8_t *from, scatter_fn *take,
-	    void *context)
+int scatter(const struct plan *plan, uint32_t file, uint64_t begin, uint64_t bytes, const uint8_t *from,
+	    scatter_fn *take, void *context)
 {
 	uint64_t end = begin + bytes;
 
@@ -26,7 +26,8 @@ int scatter(const struct plan *plan, uint32_t file, uint64_t begin, uint64_t byt
 		const struct plan_read *read = &plan->reads[i];
 		if (read->file != file || read->file_offset >= end)
 			break;
-		uint64_t row = read->rows > 1 && begin > read->file_offset ? (begin - read->file_offset) / read->stride : 0;
+		uint64_t row =
+			read->rows > 1 && begin > read->file_offset ? (begin - read->file_offset) / read->stride : 0;
 		for (; row < read->rows; row++) {
 			uint64_t row_begin = read->file_offset + row * read->stride;
 			uint64_t row_end = row_begin + read->bytes;

@@ -14,7 +14,7 @@ typedef int scatter_fn(void *context, uint32_t segment, uint64_t offset, const u
 
 /* Calls `take` for what the plan wants of [begin, begin + bytes) of that file, which lies at `from`, in the order of the
  * file. Returns the last result of `take`, or 0. */
-int scatter(const struct plan *plan, uint32_t file, uint64_t begin, uint64_t bytes, const uint8_t *from, scatter_fn *take,
-	    void *context);
+int scatter(const struct plan *plan, uint32_t file, uint64_t begin, uint64_t bytes, const uint8_t *from,
+	    scatter_fn *take, void *context);
 
 #endif

@@ -30,13 +30,14 @@ static enum cut cut_of(const struct selection *s, const char *name)
 	return (matches(&s->rows, name) ? CUT_ROWS : CUT_NONE) | (matches(&s->columns, name) ? CUT_COLUMNS : CUT_NONE);
 }
 
-static int cut_tensor(const struct selection *s, const struct safetensors_tensor *t, enum cut cut, struct selected *part,
-		      struct ipcc_error *err)
+static int cut_tensor(const struct selection *s, const struct safetensors_tensor *t, enum cut cut,
+		      struct selected *part, struct ipcc_error *err)
 {
 	uint64_t size = t->end - t->begin;
 
 	if (cut == CUT_BOTH)
-		return fail(err, IPCC_REFUSED, "tensor '%s' matches a pattern of rows and one of columns", shown(t->name));
+		return fail(err, IPCC_REFUSED, "tensor '%s' matches a pattern of rows and one of columns",
+			    shown(t->name));
 	if (t->rank == 0)
 		return fail(err, IPCC_REFUSED, "tensor '%s' has no dimensions, so no part of it can be taken",
 			    shown(t->name));
@@ -49,7 +50,8 @@ static int cut_tensor(const struct selection *s, const struct safetensors_tensor
 		rows *= t->shape[i]; /* the header's check of the size has shown that this fits */
 	uint64_t row = rows != 0 ? size / rows : 0;
 	if (length / s->ranks * dtype_bits(t->dtype) % 8 != 0 && cut == CUT_COLUMNS)
-		return fail(err, IPCC_REFUSED, "tensor '%s': a share of its columns ends inside a byte", shown(t->name));
+		return fail(err, IPCC_REFUSED, "tensor '%s': a share of its columns ends inside a byte",
+			    shown(t->name));
 	if (row % s->ranks != 0)
 		return fail(err, IPCC_REFUSED, "tensor '%s': a share of it ends inside a byte", shown(t->name));
 	uint64_t share = row / s->ranks;

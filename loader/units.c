@@ -69,7 +69,8 @@ static int add_unit(struct builder *b, uint32_t file, uint64_t begin, uint64_t e
 }
 
 /* All blocks of a file; reads[0 .. count) are its reads. */
-static int add_whole_file(struct builder *b, uint32_t file, uint64_t bytes, const struct plan_read *reads, uint32_t count)
+static int add_whole_file(struct builder *b, uint32_t file, uint64_t bytes, const struct plan_read *reads,
+			  uint32_t count)
 {
 	uint32_t i = 0;
 

@@ -218,10 +218,12 @@ static int check(int fd, int seals, const char *what, struct memfd_facts *facts,
 	uint64_t allocated = (uint64_t)st.st_blocks * 512;
 	if (allocated > (uint64_t)st.st_size + HUGE_PAGE_BYTES)
 		return fail(err, IPCC_INVALID,
-			    "%s has %" PRIu64 " bytes allocated and is only %" PRIu64 " bytes long; free what is behind its end",
+			    "%s has %" PRIu64 " bytes allocated and is only %" PRIu64
+			    " bytes long; free what is behind its end",
 			    what, allocated, (uint64_t)st.st_size);
 	if (ftruncate(fd, st.st_size) != 0 || fstat(fd, &st) != 0)
-		return fail(err, IPCC_INVALID, "%s cannot be cut to its own size (%s); send it open for reading and writing", what,
+		return fail(err, IPCC_INVALID,
+			    "%s cannot be cut to its own size (%s); send it open for reading and writing", what,
 			    strerror(errno));
 	if ((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size)
 		return fail(err, IPCC_INVALID,

@@ -33,13 +33,14 @@ static void add_failure(struct findings *f, const struct common *common, const c
 {
 	char *socket = format_text("%s/" PROTOCOL_SOCKET_NAME, dir);
 	bool left = err->code == IPCC_NO_BROKER && access(socket, F_OK) == 0;
-	findings_add(f, FINDING_FAIL, "broker",
-		     format_text("%s%s (the directory is %s)", err->message,
-				 left ? "; its socket is left, and the next broker replaces it" : "",
-				 why_directory(common)),
-		     err->code == IPCC_NO_BROKER
-			     ? how_to_start(common, dir)
-			     : format_text("ipc-cached(8) says who is admitted; for a broker of your own set IPC_CACHE_DIR"));
+	findings_add(
+		f, FINDING_FAIL, "broker",
+		format_text("%s%s (the directory is %s)", err->message,
+			    left ? "; its socket is left, and the next broker replaces it" : "", why_directory(common)),
+		err->code == IPCC_NO_BROKER
+			? how_to_start(common, dir)
+			: format_text(
+				  "ipc-cached(8) says who is admitted; for a broker of your own set IPC_CACHE_DIR"));
 	free(socket);
 }
 

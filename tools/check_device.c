@@ -3,7 +3,9 @@
 #include "tools/findings.h"
 #include "tools/text.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Makes a segment, maps it as a reader would, and lets it go: what a load and an attach need. */
 static int try_device(const struct device_info *gpu, struct ipcc_error *err)
@@ -36,12 +38,16 @@ static void check_gpu(struct findings *f, const struct device_info *gpu)
 	rc = gpu->device->memory(gpu->name, &memory, &err);
 	if (rc == 0)
 		rc = try_device(gpu, &err);
+	/* Only CUDA has run on a real card. */
+	bool proven = strncmp(gpu->alias, "cuda:", 5) == 0;
 	if (rc == 0)
-		findings_add(f, FINDING_OK, "gpu",
-			     format_text("%s is %s, %s, %s of %s free; its memory can be shared", gpu->alias, gpu->name,
-					 gpu->model, text_size(memory.free_bytes).text,
-					 text_size(memory.total_bytes).text),
-			     NULL);
+		findings_add(
+			f, proven ? FINDING_OK : FINDING_WARN, "gpu",
+			format_text("%s is %s, %s, %s of %s free; its memory can be shared", gpu->alias, gpu->name,
+				    gpu->model, text_size(memory.free_bytes).text, text_size(memory.total_bytes).text),
+			proven ? NULL
+			       : format_text("this vendor's code was tested with a stub library only, never on a card; "
+					     "compare what you attach with: ipc-cache verify"));
 	else
 		findings_add(f, FINDING_FAIL, "gpu", format_text("%s (%s): %s", gpu->alias, gpu->name, err.message),
 			     format_text("the host device works without"));
@@ -58,7 +64,8 @@ void check_devices(struct findings *f)
 		return;
 	}
 	if (count == 0)
-		findings_add(f, FINDING_OK, "gpu", format_text("none, models live on the host (%s)", why.message), NULL);
+		findings_add(f, FINDING_OK, "gpu", format_text("none, models live on the host (%s)", why.message),
+			     NULL);
 	/* Room for the checks that follow. */
 	for (uint32_t i = 0; i < count && f->count < FINDINGS_MAX - 8; i++)
 		check_gpu(f, &list[i]);

@@ -115,12 +115,14 @@ static void check_memlock(struct findings *f)
 {
 	struct rlimit limit;
 	getrlimit(RLIMIT_MEMLOCK, &limit);
-	findings_add(f, FINDING_OK, "locked memory",
-		     limit.rlim_cur == RLIM_INFINITY
-			     ? format_text("no limit")
-			     : format_text("up to %s; buffers beyond it are not registered with io_uring, which costs little",
-					   text_size(limit.rlim_cur).text),
-		     NULL);
+	findings_add(
+		f, FINDING_OK, "locked memory",
+		limit.rlim_cur == RLIM_INFINITY
+			? format_text("no limit")
+			: format_text(
+				  "up to %s; buffers beyond it are not registered with io_uring, which costs little",
+				  text_size(limit.rlim_cur).text),
+		NULL);
 }
 
 /* How files can be read. Nothing of it is necessary. */
@@ -132,15 +134,18 @@ static void check_reading(struct findings *f)
 	if (error == 0)
 		findings_add(f, FINDING_OK, "io_uring", format_text("can be used"), NULL);
 	else
-		findings_add(f, FINDING_WARN, "io_uring",
-			     format_text("cannot be used (%s%s%s): threads read instead", strerror(error),
-					 disabled[0] == '\0' ? "" : ", kernel.io_uring_disabled=", disabled),
-			     disabled[0] == '\0' || disabled[0] == '0'
-				     ? format_text("in a container, allow io_uring_setup, io_uring_enter and io_uring_register")
-				     : format_text("as root: sysctl kernel.io_uring_disabled=0"));
+		findings_add(
+			f, FINDING_WARN, "io_uring",
+			format_text("cannot be used (%s%s%s): threads read instead", strerror(error),
+				    disabled[0] == '\0' ? "" : ", kernel.io_uring_disabled=", disabled),
+			disabled[0] == '\0' || disabled[0] == '0'
+				? format_text(
+					  "in a container, allow io_uring_setup, io_uring_enter and io_uring_register")
+				: format_text("as root: sysctl kernel.io_uring_disabled=0"));
 	bool cachestat = syscall(SYS_cachestat, -1, NULL, NULL, 0) == 0 || errno != ENOSYS;
 	findings_add(f, FINDING_OK, "cachestat",
-		     format_text(cachestat ? "present" : "absent (Linux 6.5 brings it): the page cache is sampled"), NULL);
+		     format_text(cachestat ? "present" : "absent (Linux 6.5 brings it): the page cache is sampled"),
+		     NULL);
 }
 
 void check_machine(struct findings *f)

@@ -43,6 +43,26 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
 const struct argp common_argp = {.options = common_options, .parser = parse_common};
 const struct argp_child common_children[] = {{&common_argp, 0, "Every verb has:", 10}, {0}};
 
+static error_t parse_argument(int key, char *arg, struct argp_state *state)
+{
+	struct argument *argument = state->input;
+	switch (key) {
+	case ARGP_KEY_ARG:
+		option_argument(state, argument->value, arg);
+		return 0;
+	case ARGP_KEY_END:
+		if (*argument->value == NULL)
+			argp_error(state, "%s", argument->question);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+const struct argp argument_argp = {.parser = parse_argument};
+const struct argp_child argument_children[] = {
+	{&common_argp, 0, "Every verb has:", 10}, {&argument_argp, 0, NULL, 0}, {0}};
+
 void parse_arguments(const struct argp *argp, int argc, char **argv, unsigned flags, void *input)
 {
 	error_t failed = argp_parse(argp, argc, argv, flags, NULL, input);

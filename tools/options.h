@@ -27,6 +27,15 @@ struct common {
 extern const struct argp common_argp;
 extern const struct argp_child common_children[];
 
+/* A verb's one argument, which it needs: the second of argument_children. A missing or a second one is a usage error. */
+struct argument {
+	const char **value;
+	const char *question; /* when it is missing: "which model?" */
+};
+extern const struct argp argument_argp;
+/* The common options, and that. */
+extern const struct argp_child argument_children[];
+
 /* argp_parse, which ends the process on a usage error; here on every error, as when there is no memory. */
 void parse_arguments(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
 /* Parses the arguments of a verb that has no others; `doc` is what --help says. */

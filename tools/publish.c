@@ -141,8 +141,8 @@ struct publish_sink {
 
 /* A truncated file may end a write in the middle, which a GPU's driver must not see: the bytes are taken out of the mapping
  * before. They are still in the cache when they are copied again. */
-static int write_staged(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
-			struct ipcc_error *err)
+static int write_staged(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from,
+			uint64_t bytes, struct ipcc_error *err)
 {
 	static __thread uint8_t piece[64 << 10];
 	int rc = IPCC_OK;

@@ -38,13 +38,13 @@ static json_t *reads_json(const struct checkpoint *cp, const struct plan *plan)
 	json_t *array = checked(json_array());
 	for (uint32_t i = 0; i < plan->read_count; i++) {
 		const struct plan_read *read = &plan->reads[i];
-		json_array_append_new(array, checked(json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "file",
-							       json_text(cp->files[read->file].name), "file_offset",
-							       json_number(read->file_offset), "bytes",
-							       json_number(read->bytes), "rows", json_number(read->rows),
-							       "stride", json_number(read->stride), "segment",
-							       json_number(read->segment), "offset",
-							       json_number(read->offset))));
+		json_array_append_new(
+			array,
+			checked(json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "file",
+					  json_text(cp->files[read->file].name), "file_offset",
+					  json_number(read->file_offset), "bytes", json_number(read->bytes), "rows",
+					  json_number(read->rows), "stride", json_number(read->stride), "segment",
+					  json_number(read->segment), "offset", json_number(read->offset))));
 	}
 	return array;
 }
@@ -57,12 +57,11 @@ static json_t *tensors_json(const struct checkpoint *cp, const struct plan *plan
 		const struct safetensors_tensor *t = checkpoint_tensor(cp, place->tensor);
 		uint64_t shape[MANIFEST_MAX_RANK];
 		selection_shape(selection, t, shape);
-		json_array_append_new(array, checked(json_pack("{s:o, s:s, s:o, s:o, s:o, s:o}", "name", json_text(t->name),
-							       "dtype", describe_dtype(t->dtype), "shape",
-							       describe_numbers(shape, t->rank), "segment",
-							       json_number(place->segment), "offset",
-							       json_number(place->offset), "bytes",
-							       json_number(place->bytes))));
+		json_array_append_new(
+			array, checked(json_pack("{s:o, s:s, s:o, s:o, s:o, s:o}", "name", json_text(t->name), "dtype",
+						 describe_dtype(t->dtype), "shape", describe_numbers(shape, t->rank),
+						 "segment", json_number(place->segment), "offset",
+						 json_number(place->offset), "bytes", json_number(place->bytes))));
 	}
 	return array;
 }
@@ -151,19 +150,18 @@ json_t *report_json(const struct publish_report *report)
 		json_object_set_new(paths, path_names[i], json_number(fill->path_bytes[i]));
 	for (unsigned i = 0; i < fill->device_count; i++) {
 		const struct choice_device *d = &fill->devices[i];
-		json_array_append_new(devices, checked(json_pack("{s:o, s:b, s:s, s:o, s:o}", "device", json_number(d->device),
-								 "decided", d->decided, "way",
-								 path_names[d->way == WAY_DIRECT ? PATH_DIRECT : PATH_BUFFERED],
-								 "direct_bytes_per_second",
-								 json_number(d->rates[WAY_DIRECT]),
-								 "buffered_bytes_per_second",
-								 json_number(d->rates[WAY_BUFFERED]))));
+		json_array_append_new(
+			devices, checked(json_pack("{s:o, s:b, s:s, s:o, s:o}", "device", json_number(d->device),
+						   "decided", d->decided, "way",
+						   path_names[d->way == WAY_DIRECT ? PATH_DIRECT : PATH_BUFFERED],
+						   "direct_bytes_per_second", json_number(d->rates[WAY_DIRECT]),
+						   "buffered_bytes_per_second", json_number(d->rates[WAY_BUFFERED]))));
 	}
 	const char *reader = reader_name(fill);
 	return checked(json_pack("{s:o, s:o, s:o, s:s?, s:s?, s:o, s:o, s:o, s:o}", "bytes_read",
 				 json_number(report->bytes_read), "paths", paths, "devices", devices, "reader", reader,
-				 "io_uring_error", fill->ring_error != 0 ? strerror(fill->ring_error) : NULL, "refused_bytes",
-				 json_number(fill->refused_bytes), "buffer_bytes", json_number(fill->pool_bytes),
-				 "peak_rss_bytes", json_number(peak_bytes()), "huge_page_bytes",
-				 json_number(report->huge_bytes)));
+				 "io_uring_error", fill->ring_error != 0 ? strerror(fill->ring_error) : NULL,
+				 "refused_bytes", json_number(fill->refused_bytes), "buffer_bytes",
+				 json_number(fill->pool_bytes), "peak_rss_bytes", json_number(peak_bytes()),
+				 "huge_page_bytes", json_number(report->huge_bytes)));
 }

@@ -35,6 +35,7 @@ static const char *const phase_names[PHASE_COUNT] = {"connect", "attach", "map",
 
 struct arguments {
 	struct common *common;
+	struct argument argument;
 	struct ipcc_attach_options attach;
 	const char *device;
 	unsigned map_flags;
@@ -47,7 +48,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	struct arguments *a = state->input;
 	switch (key) {
 	case ARGP_KEY_INIT:
+		a->argument = (struct argument){&a->attach.model, "which model?"};
 		state->child_inputs[0] = a->common;
+		state->child_inputs[1] = &a->argument;
 		return 0;
 	case OPTION_REPEAT:
 		a->repeat = option_number(state, "--repeat", arg, 1, MAX_REPEAT);
@@ -77,13 +80,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPTION_PRIVATE:
 		a->map_flags |= IPCC_MAP_PRIVATE;
 		return 0;
-	case ARGP_KEY_ARG:
-		option_argument(state, &a->attach.model, arg);
-		return 0;
-	case ARGP_KEY_END:
-		if (a->attach.model == NULL)
-			argp_error(state, "which model?");
-		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
 	}
@@ -95,7 +91,7 @@ static const struct argp argp = {
 	.args_doc = "MODEL",
 	.doc = "Attaches to a resident model as an engine would, and shows how long connecting, attaching and mapping "
 	       "took. " MODEL_DOC,
-	.children = common_children,
+	.children = argument_children,
 };
 
 /* Connects, attaches and maps, and adds how long each took. On failure nothing is left open. */

@@ -17,12 +17,14 @@ static const struct argp_option options[] = {
 	{"device", OPTION_DEVICE, "DEVICE", 0, "Where the copy shall live: host, cuda:1, a GPU's UUID, or auto", 0},
 	{"from", OPTION_FROM, "DEVICE", 0, "Which of several models of that name: the one on this device", 0},
 	{"name", OPTION_NAME, "NAME", 0, "What to call it (default: what the model is called)", 0},
-	{"replace", OPTION_REPLACE, NULL, 0, "Copy it even if there is one already; the old one goes with its last lease", 0},
+	{"replace", OPTION_REPLACE, NULL, 0,
+	 "Copy it even if there is one already; the old one goes with its last lease", 0},
 	{0},
 };
 
 struct arguments {
 	struct common *common;
+	struct argument argument;
 	const char *model;
 	const char *device, *from, *name;
 	bool replace;
@@ -33,7 +35,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	struct arguments *a = state->input;
 	switch (key) {
 	case ARGP_KEY_INIT:
+		a->argument = (struct argument){&a->model, "which model?"};
 		state->child_inputs[0] = a->common;
+		state->child_inputs[1] = &a->argument;
 		return 0;
 	case OPTION_DEVICE:
 		a->device = arg;
@@ -47,12 +51,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPTION_REPLACE:
 		a->replace = true;
 		return 0;
-	case ARGP_KEY_ARG:
-		option_argument(state, &a->model, arg);
-		return 0;
 	case ARGP_KEY_END:
-		if (a->model == NULL)
-			argp_error(state, "which model?");
 		if (a->device == NULL)
 			argp_error(state, "where to? give --device");
 		return 0;
@@ -67,7 +66,7 @@ static const struct argp argp = {
 	.args_doc = "MODEL",
 	.doc = "Copies a resident model to another device: from GPU to GPU directly where they reach each other, else "
 	       "through host memory. " MODEL_DOC,
-	.children = common_children,
+	.children = argument_children,
 };
 
 /* What the manifest says besides its segments. */
@@ -159,14 +158,15 @@ static void print_result(const struct common *common, const struct ipcc_model *m
 	struct ipcc_model_facts facts;
 	ipcc_model_facts(model, &facts);
 	if (common->json) {
-		print_json(json_pack("{s:o, s:o, s:o, s:o, s:f}", "name", json_text(facts.name), "device", json_text(device),
-				     "generation", json_number(generation), "bytes", json_number(facts.bytes), "seconds",
-				     (double)ns / 1e9));
+		print_json(json_pack("{s:o, s:o, s:o, s:o, s:f}", "name", json_text(facts.name), "device",
+				     json_text(device), "generation", json_number(generation), "bytes",
+				     json_number(facts.bytes), "seconds", (double)ns / 1e9));
 		return;
 	}
 	fact("model", "%s, generation %llu", facts.name, (unsigned long long)generation);
 	fact("device", "%s", device);
-	fact("copied", "%s in %.3f s, %s", text_bytes(facts.bytes).text, (double)ns / 1e9, text_rate(facts.bytes, ns).text);
+	fact("copied", "%s in %.3f s, %s", text_bytes(facts.bytes).text, (double)ns / 1e9,
+	     text_rate(facts.bytes, ns).text);
 }
 
 int verb_copy(struct common *common, int argc, char **argv)

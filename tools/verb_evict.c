@@ -16,6 +16,7 @@ static const struct argp_option options[] = {
 
 struct arguments {
 	struct common *common;
+	struct argument argument;
 	const char *model, *device;
 	enum ipcc_evict_mode mode;
 	int wait_ms;
@@ -26,7 +27,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	struct arguments *a = state->input;
 	switch (key) {
 	case ARGP_KEY_INIT:
+		a->argument = (struct argument){&a->model, "which model?"};
 		state->child_inputs[0] = a->common;
+		state->child_inputs[1] = &a->argument;
 		return 0;
 	case OPTION_DRAIN:
 	case OPTION_FORCE:
@@ -40,12 +43,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPTION_WAIT:
 		a->wait_ms = option_wait(state, arg);
 		return 0;
-	case ARGP_KEY_ARG:
-		option_argument(state, &a->model, arg);
-		return 0;
 	case ARGP_KEY_END:
-		if (a->model == NULL)
-			argp_error(state, "which model?");
 		if (a->wait_ms != 0 && a->mode != IPCC_EVICT_DRAIN)
 			argp_error(state, "--wait needs --drain");
 		return 0;
@@ -60,7 +58,7 @@ static const struct argp argp = {
 	.args_doc = "MODEL",
 	.doc = "Removes a resident model. Refused while somebody holds it, unless --drain or --force is "
 	       "given. " MODEL_DOC,
-	.children = common_children,
+	.children = argument_children,
 };
 
 int verb_evict(struct common *common, int argc, char **argv)

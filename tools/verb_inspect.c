@@ -16,6 +16,7 @@ static const struct argp_option options[] = {
 
 struct arguments {
 	struct common *common;
+	struct argument argument;
 	const char *path;
 	bool tensors;
 };
@@ -23,19 +24,15 @@ struct arguments {
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct arguments *a = state->input;
+	(void)arg;
 	switch (key) {
 	case ARGP_KEY_INIT:
+		a->argument = (struct argument){&a->path, "which file or folder?"};
 		state->child_inputs[0] = a->common;
+		state->child_inputs[1] = &a->argument;
 		return 0;
 	case OPTION_TENSORS:
 		a->tensors = true;
-		return 0;
-	case ARGP_KEY_ARG:
-		option_argument(state, &a->path, arg);
-		return 0;
-	case ARGP_KEY_END:
-		if (a->path == NULL)
-			argp_error(state, "which file or folder?");
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -49,7 +46,7 @@ static const struct argp argp = {
 	.doc = "Checks a safetensors file or a model folder as `load` would, and shows what it holds. The exit status "
 	       "is "
 	       "the verdict: 0 if it can be loaded, 5 if it is damaged or incomplete, 6 if its format is not loaded.",
-	.children = common_children,
+	.children = argument_children,
 };
 
 static void print_tensors(const struct checkpoint *cp)

@@ -16,22 +16,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_NAME = 1, OPTION_DEVICE, OPTION_REPLACE, OPTION_WAIT, OPTION_VISIBLE, OPTION_THREADS, OPTION_IO, OPTION_PLAN };
+enum {
+	OPTION_NAME = 1,
+	OPTION_DEVICE,
+	OPTION_REPLACE,
+	OPTION_WAIT,
+	OPTION_VISIBLE,
+	OPTION_THREADS,
+	OPTION_IO,
+	OPTION_PLAN
+};
 
 static const struct argp_option options[] = {
 	{"name", OPTION_NAME, "NAME", 0,
 	 "What to call it (default: the name of the folder, or of the file without its "
 	 "suffix)",
 	 0},
-	{"device", OPTION_DEVICE, "DEVICE", 0, "Where it shall live: host (default), cuda:0, a GPU's UUID, or auto (the GPU with the most free memory, host if there "
-	 "is none)", 0},
+	{"device", OPTION_DEVICE, "DEVICE", 0,
+	 "Where it shall live: host (default), cuda:0, a GPU's UUID, or auto (the GPU with the most free memory, host "
+	 "if there "
+	 "is none)",
+	 0},
 	{"replace", OPTION_REPLACE, NULL, 0, "Load it even if it is resident; the old one goes with its last lease", 0},
 	{"wait", OPTION_WAIT, "MS", 0, "While somebody else loads the same model: wait so long (or 'forever') for it",
 	 0},
 	{"visible", OPTION_VISIBLE, "WHOM", 0, "Who may attach: owner (default), group:NAME, all", 0},
 	{"threads", OPTION_THREADS, "N", 0, "How many threads read (default: one per processor, at most 8)", 0},
 	{"io", OPTION_IO, "HOW", 0,
-	 "How files are read: direct (past the page cache), buffered, mmap, or auto (default: from the page cache what is "
+	 "How files are read: direct (past the page cache), buffered, mmap, or auto (default: from the page cache what "
+	 "is "
 	 "there; the rest as is faster, by measurement)",
 	 0},
 	{"plan", OPTION_PLAN, NULL, 0, "Load nothing; show what would be read, and where it would go", 0},
@@ -40,6 +53,7 @@ static const struct argp_option options[] = {
 
 struct arguments {
 	struct common *common;
+	struct argument argument;
 	const char *path;
 	unsigned threads;
 	enum fill_io io;
@@ -83,6 +97,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case ARGP_KEY_INIT:
 		state->child_inputs[0] = &a->selection;
 		state->child_inputs[1] = a->common;
+		a->argument = (struct argument){&a->path, "which file or folder?"};
+		state->child_inputs[2] = &a->argument;
 		return 0;
 	case OPTION_IO:
 		a->io = parse_io(state, arg);
@@ -108,20 +124,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPTION_THREADS:
 		a->threads = (unsigned)option_number(state, "--threads", arg, 1, FILL_MAX_THREADS);
 		return 0;
-	case ARGP_KEY_ARG:
-		option_argument(state, &a->path, arg);
-		return 0;
-	case ARGP_KEY_END:
-		if (a->path == NULL)
-			argp_error(state, "which file or folder?");
-		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
 	}
 }
 
-static const struct argp_child children[] = {
-	{&select_argp, 0, "A part of the model:", 5}, {&common_argp, 0, "Every verb has:", 10}, {0}};
+static const struct argp_child children[] = {{&select_argp, 0, "A part of the model:", 5},
+					     {&common_argp, 0, "Every verb has:", 10},
+					     {&argument_argp, 0, NULL, 0},
+					     {0}};
 
 static const struct argp argp = {
 	.options = options,
@@ -142,7 +153,8 @@ static uint64_t unsettled_ns(const struct checkpoint *cp)
 	for (uint32_t i = 0; i < cp->file_count; i++) {
 		const struct source *source = &cp->files[i].header.source;
 		uint64_t settled = manifest_settled_ns(source->mtime_ns, source->ctime_ns);
-		if (source->mtime_ns <= source->stat_ns && source->ctime_ns <= source->stat_ns && settled > source->stat_ns)
+		if (source->mtime_ns <= source->stat_ns && source->ctime_ns <= source->stat_ns &&
+		    settled > source->stat_ns)
 			longest = settled - source->stat_ns > longest ? settled - source->stat_ns : longest;
 	}
 	return longest;

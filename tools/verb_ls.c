@@ -6,6 +6,7 @@
 #include "tools/verb.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const char *state_name(enum ipcc_model_state state)
 {
@@ -42,12 +43,21 @@ static char *holders_text(const struct ipcc_listing *model)
 	return text;
 }
 
+/* The key's device; a publisher need not have named one. */
+static const char *device_of(const struct ipcc_listing *model)
+{
+	for (uint32_t i = 0; i < model->field_count; i++)
+		if (strcmp(model->fields[i].name, "device") == 0)
+			return model->fields[i].value;
+	return "-";
+}
+
 static void print_table(const struct ipcc_list *list)
 {
 	struct table table;
-	table_init(&table, "llllrrrrl");
-	table_row(&table, (const char *const[]){"NAME", "KEY", "STATE", "OWNER", "SIZE", "TENSORS", "AGE", "LEASES",
-						"HOLDERS"});
+	table_init(&table, "lllllrrrrl");
+	table_row(&table, (const char *const[]){"NAME", "KEY", "STATE", "OWNER", "DEVICE", "SIZE", "TENSORS", "AGE",
+						"LEASES", "HOLDERS"});
 	for (uint32_t i = 0; i < list->count; i++) {
 		const struct ipcc_listing *model = &list->models[i];
 		char *holders = holders_text(model);
@@ -55,6 +65,7 @@ static void print_table(const struct ipcc_list *list)
 		table_cell(&table, "%.8s", model->key_id);
 		table_cell(&table, "%s", state_name(model->state));
 		table_cell(&table, "%s", text_user(model->owner_uid).text);
+		table_cell(&table, "%.12s", device_of(model));
 		table_cell(&table, "%s", text_size(model->bytes).text);
 		table_cell(&table, "%u", model->tensors);
 		table_cell(&table, "%s", text_age(model->created_ns).text);

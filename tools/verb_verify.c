@@ -15,6 +15,7 @@ enum { OPTION_DEVICE = 1 };
 
 struct arguments {
 	struct common *common;
+	struct argument argument;
 	const char *model, *device;
 };
 
@@ -23,17 +24,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	struct arguments *a = state->input;
 	switch (key) {
 	case ARGP_KEY_INIT:
+		a->argument = (struct argument){&a->model, "which model?"};
 		state->child_inputs[0] = a->common;
+		state->child_inputs[1] = &a->argument;
 		return 0;
 	case OPTION_DEVICE:
 		a->device = arg;
-		return 0;
-	case ARGP_KEY_ARG:
-		option_argument(state, &a->model, arg);
-		return 0;
-	case ARGP_KEY_END:
-		if (a->model == NULL)
-			argp_error(state, "which model?");
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -51,7 +47,7 @@ static const struct argp argp = {
 	.args_doc = "MODEL",
 	.doc = "Hashes a resident model again and compares with its manifest. The exit status is 4 if a block is "
 	       "damaged. " MODEL_DOC,
-	.children = common_children,
+	.children = argument_children,
 };
 
 /* The names of the tensors that have bytes in [begin, end) of a segment. */

@@ -33,11 +33,13 @@ static int64_t deadline_after(int timeout_ms, int wait_ms)
 /* Until the socket is ready for `events`. */
 static int wait_ready(struct ipcc_client *client, short events, int64_t deadline_ms, struct ipcc_error *err)
 {
-	struct pollfd fds[2] = {{.fd = client->socket_fd, .events = events}, {.fd = client->cancel_fd, .events = POLLIN}};
+	struct pollfd fds[2] = {{.fd = client->socket_fd, .events = events},
+				{.fd = client->cancel_fd, .events = POLLIN}};
 	for (;;) {
 		int64_t left = deadline_ms == INT64_MAX ? -1 : deadline_ms - monotonic_ms();
 		if (left < 0 && deadline_ms != INT64_MAX)
-			return fail(err, IPCC_TIMEOUT, "the broker did not answer in time; it is stopped or overloaded");
+			return fail(err, IPCC_TIMEOUT,
+				    "the broker did not answer in time; it is stopped or overloaded");
 		int ready = poll(fds, 2, left > INT32_MAX ? INT32_MAX : (int)left);
 		if (ready < 0 && errno != EINTR)
 			return fail_errno(err, errno, "poll");
@@ -69,8 +71,9 @@ static int send_request(struct ipcc_client *client, struct call *call, const int
 		if (rc == 0)
 			return IPCC_OK;
 		if (rc == -ETOOMANYREFS)
-			return fail(err, IPCC_REFUSED,
-				    "too many file descriptors of yours are in flight; raise RLIMIT_NOFILE (ulimit -n)");
+			return fail(
+				err, IPCC_REFUSED,
+				"too many file descriptors of yours are in flight; raise RLIMIT_NOFILE (ulimit -n)");
 		/* The broker may have said why before it hung up: that is read instead. */
 		if (rc == -EPIPE || rc == -ECONNRESET)
 			return IPCC_OK;
@@ -92,7 +95,8 @@ static int receive_reply(struct ipcc_client *client, struct call *call, struct m
 			 int64_t deadline_ms, struct ipcc_error *err)
 {
 	for (;;) {
-		ssize_t length = wire_receive(client->socket_fd, call->message.bytes, sizeof(call->message.bytes), &call->fds);
+		ssize_t length =
+			wire_receive(client->socket_fd, call->message.bytes, sizeof(call->message.bytes), &call->fds);
 		if (length == -EAGAIN) {
 			int rc = wait_ready(client, POLLIN, deadline_ms, err);
 			if (rc != IPCC_OK)
@@ -105,7 +109,8 @@ static int receive_reply(struct ipcc_client *client, struct call *call, struct m
 			return fail_errno(err, (int)-length, "cannot receive from the broker");
 		if (call->fds.truncated)
 			return fail(err, IPCC_REFUSED,
-				    "the model's file descriptors do not fit into this process; raise RLIMIT_NOFILE (ulimit -n)");
+				    "the model's file descriptors do not fit into this process; raise RLIMIT_NOFILE "
+				    "(ulimit -n)");
 		if (length < (ssize_t)sizeof(*header))
 			return fail(err, IPCC_PROTOCOL, "the broker sent a malformed message");
 		memcpy(header, call->message.bytes, sizeof(*header));
@@ -144,7 +149,8 @@ static int run_locked(struct call *call, struct ipcc_client *client, const int *
 	if (client->canceled)
 		return fail(err, IPCC_CANCELED, "canceled");
 	if (client->broken)
-		return fail(err, IPCC_NO_BROKER, "this connection is over (an earlier call failed, or was canceled); connect again");
+		return fail(err, IPCC_NO_BROKER,
+			    "this connection is over (an earlier call failed, or was canceled); connect again");
 	int64_t deadline_ms = deadline_after(client->timeout_ms, wait_ms);
 	uint32_t request = ++client->last_request;
 	set_request(&call->message, request);

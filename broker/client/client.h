@@ -20,8 +20,8 @@ struct ipcc_client {
 	atomic_bool canceled;
 	atomic_bool broken; /* the connection is over, or out of step */
 	uint8_t instance[16];
-	atomic_bool lease_taken;	   /* an attach is going on, or its lease is held */
-	struct ipcc_model *leased;	   /* the model whose lease this connection is, or NULL */
+	atomic_bool lease_taken;   /* an attach is going on, or its lease is held */
+	struct ipcc_model *leased; /* the model whose lease this connection is, or NULL */
 	struct ipcc_publish *publishing;
 	atomic_bool evicted; /* an EVICTED event came */
 };
@@ -36,7 +36,7 @@ struct ipcc_model {
 		uint64_t bytes;
 		struct device_range *range; /* in which it lies ... */
 		uint32_t place;		    /* ... as this one of its segments */
-	} *mappings;
+	} * mappings;
 	/* One for each run of segments of the same device. */
 	struct device_range **ranges;
 	uint32_t range_count;
@@ -87,9 +87,9 @@ void publish_orphan(struct ipcc_publish *publish);
 
 /* What the user called a model: the selector's parts. */
 struct target {
-	const char *text;      /* a name or key prefix, or NULL */
-	char *path;	       /* the real path, or NULL; owned */
-	struct key key;	       /* the wanted fields, `model` among them when it is a path */
+	const char *text; /* a name or key prefix, or NULL */
+	char *path;	  /* the real path, or NULL; owned */
+	struct key key;	  /* the wanted fields, `model` among them when it is a path */
 };
 int target_init(struct target *target, const char *model, const struct ipcc_field *fields, uint32_t field_count,
 		struct ipcc_error *err);

@@ -238,8 +238,8 @@ int ipcc_publish_copy(struct ipcc_publish *publish, struct ipcc_model *model, st
 /* Copies `bytes` bytes to `offset` of a segment; on host memory nearly twice as fast as through the mapping, since fresh
  * pages are neither zeroed nor faulted in. From any thread, for ranges that do not overlap. IPCC_USAGE: outside of the
  * segment; IPCC_NO_MEMORY: others took the memory meanwhile. */
-int ipcc_publish_write(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
-		       struct ipcc_error *err);
+int ipcc_publish_write(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from,
+		       uint64_t bytes, struct ipcc_error *err);
 /* Copies back what was written, before the commit. */
 int ipcc_publish_read(const struct ipcc_publish *publish, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
 		      struct ipcc_error *err);
@@ -272,7 +272,7 @@ struct ipcc_holder {
 
 struct ipcc_listing {
 	uint64_t id;
-	uint64_t generation; /* 0 while loading */
+	uint64_t generation;	     /* 0 while loading */
 	enum ipcc_model_state state; /* views.h, as all enumerations that travel */
 	const char *name;
 	char key_id[IPCC_KEY_ID_CHARS];

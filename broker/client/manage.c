@@ -53,8 +53,9 @@ EXPORT int ipcc_stat(struct ipcc_client *client, struct ipcc_stat *stat, struct 
 	return IPCC_OK;
 }
 
-EXPORT int ipcc_evict(struct ipcc_client *client, const char *model, const struct ipcc_field *fields, uint32_t field_count,
-		      enum ipcc_evict_mode mode, int wait_ms, bool *draining, struct ipcc_error *err)
+EXPORT int ipcc_evict(struct ipcc_client *client, const char *model, const struct ipcc_field *fields,
+		      uint32_t field_count, enum ipcc_evict_mode mode, int wait_ms, bool *draining,
+		      struct ipcc_error *err)
 {
 	struct call call;
 	struct target target;

@@ -81,7 +81,8 @@ EXPORT int ipcc_suspend(struct ipcc_model *model, struct ipcc_error *err)
 		return fail(err, IPCC_USAGE, "the model is not mapped");
 	for (uint32_t i = 0; i < model->range_count; i++)
 		if (model->ranges[i]->device->suspend == NULL)
-			return fail(err, IPCC_REFUSED, "host memory is shared page by page with all other readers; there is "
+			return fail(err, IPCC_REFUSED,
+				    "host memory is shared page by page with all other readers; there is "
 				    "nothing to give back");
 	model->suspended = true;
 	for (uint32_t i = 0; i < model->range_count; i++) {

@@ -21,7 +21,8 @@ EXPORT int ipcc_tensor(const struct ipcc_model *model, uint32_t i, struct ipcc_t
 	return rc != IPCC_OK ? rc : manifest_tensor(&model->manifest, i, tensor, err);
 }
 
-EXPORT int ipcc_segment(const struct ipcc_model *model, uint32_t i, struct ipcc_segment *segment, struct ipcc_error *err)
+EXPORT int ipcc_segment(const struct ipcc_model *model, uint32_t i, struct ipcc_segment *segment,
+			struct ipcc_error *err)
 {
 	int rc = model_check_number(model, SECTION_SEGMENTS, i, "segment", err);
 	return rc != IPCC_OK ? rc : manifest_segment(&model->manifest, i, segment, err);
@@ -46,11 +47,13 @@ EXPORT int ipcc_field(const struct ipcc_model *model, uint32_t i, struct ipcc_fi
 	return rc != IPCC_OK ? rc : manifest_field(&model->manifest, i, field, err);
 }
 
-EXPORT int ipcc_find(const struct ipcc_model *model, const char *name, struct ipcc_tensor *tensor, struct ipcc_error *err)
+EXPORT int ipcc_find(const struct ipcc_model *model, const char *name, struct ipcc_tensor *tensor,
+		     struct ipcc_error *err)
 {
 	int64_t i = manifest_find(&model->manifest, name);
 	if (i < 0)
-		return fail(err, IPCC_NOT_FOUND, "model %s has no tensor named %.200s; ipc-cache dump --tensors lists them",
+		return fail(err, IPCC_NOT_FOUND,
+			    "model %s has no tensor named %.200s; ipc-cache dump --tensors lists them",
 			    model->facts.name, name);
 	return manifest_tensor(&model->manifest, (uint32_t)i, tensor, err);
 }

@@ -40,7 +40,8 @@ static int begin(struct ipcc_publish *publish, const struct ipcc_publish_options
 	struct begin_reply reply;
 	size_t name_bytes = options->name == NULL ? 0 : strlen(options->name);
 	if (name_bytes > MANIFEST_MAX_NAME)
-		return fail(err, IPCC_USAGE, "the model's name has %zu bytes; at most %d", name_bytes, MANIFEST_MAX_NAME);
+		return fail(err, IPCC_USAGE, "the model's name has %zu bytes; at most %d", name_bytes,
+			    MANIFEST_MAX_NAME);
 	struct begin_request fixed = {
 		.flags = le32_make(options->replace ? BEGIN_REPLACE : 0),
 		.wait_ms = le32_make(wire_wait(options->wait_ms)),
@@ -174,7 +175,8 @@ EXPORT int ipcc_publish_write(struct ipcc_publish *publish, uint32_t segment, ui
 			      uint64_t bytes, struct ipcc_error *err)
 {
 	int rc = check_range(publish, segment, offset, bytes, err);
-	return rc != IPCC_OK ? rc : publish->device->write(&publish->segments[segment].memory, offset, from, bytes, err);
+	return rc != IPCC_OK ? rc
+			     : publish->device->write(&publish->segments[segment].memory, offset, from, bytes, err);
 }
 
 EXPORT int ipcc_publish_read(const struct ipcc_publish *publish, uint32_t segment, uint64_t offset, void *to,

@@ -37,8 +37,9 @@ static int open_file(struct comparison *c, struct ipcc_error *err)
 {
 	cleanup_fd int fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0 && errno == ENOENT)
-		return fail_mismatch(err, c->source->name, "missing", "present",
-				     "%s is missing, but the resident model was made of it; load it again with --replace", c->path);
+		return fail_mismatch(
+			err, c->source->name, "missing", "present",
+			"%s is missing, but the resident model was made of it; load it again with --replace", c->path);
 	if (fd < 0 || fstat(fd, &c->st) != 0)
 		return fail_errno(err, errno, "cannot open %s to compare it with the resident model", c->path);
 	if (!S_ISREG(c->st.st_mode))
@@ -60,7 +61,8 @@ static int compare_content(const struct comparison *c, struct ipcc_error *err)
 	struct hash128 want, have;
 	char want_text[HASH_TEXT_BYTES], have_text[HASH_TEXT_BYTES];
 	if (!s->hashed)
-		return fail(err, IPCC_UNKNOWN, "%s: the publisher recorded no content hash to compare with; load the model again",
+		return fail(err, IPCC_UNKNOWN,
+			    "%s: the publisher recorded no content hash to compare with; load the model again",
 			    c->path);
 	int rc = hash_file(c->fd, s->bytes, 0, c->cancel, &have);
 	if (rc == -ECANCELED)
@@ -75,9 +77,10 @@ static int compare_content(const struct comparison *c, struct ipcc_error *err)
 	hash_text(&want, want_text);
 	hash_text(&have, have_text);
 	/* "expected" is what the caller has, "got" what is resident. */
-	return fail_mismatch(err, s->name, have_text, want_text,
-			     "%s has other content than the resident model (hash %s, resident %s); load it again with --replace",
-			     c->path, have_text, want_text);
+	return fail_mismatch(
+		err, s->name, have_text, want_text,
+		"%s has other content than the resident model (hash %s, resident %s); load it again with --replace",
+		c->path, have_text, want_text);
 }
 
 static int compare_open_file(const struct comparison *c, enum ipcc_verify verify, enum ipcc_source_state *state,
@@ -89,15 +92,17 @@ static int compare_open_file(const struct comparison *c, enum ipcc_verify verify
 		snprintf(want, sizeof(want), "%" PRIu64 " bytes", s->bytes);
 		snprintf(have, sizeof(have), "%jd bytes", (intmax_t)c->st.st_size);
 		return fail_mismatch(err, s->name, have, want,
-				     "%s has %s, the resident model was made of %s; load it again with --replace", c->path, have,
-				     want);
+				     "%s has %s, the resident model was made of %s; load it again with --replace",
+				     c->path, have, want);
 	}
 	if (same_file(s, &c->st))
 		return IPCC_OK;
 	if (verify != IPCC_VERIFY_HASH)
 		return fail(err, IPCC_UNKNOWN,
-			    "%s cannot be told by its metadata to be the file that the resident model was made of (copied, touched, "
-			    "another mount, or written just before the load); compare the content with --verify hash, or trust the "
+			    "%s cannot be told by its metadata to be the file that the resident model was made of "
+			    "(copied, touched, "
+			    "another mount, or written just before the load); compare the content with --verify hash, "
+			    "or trust the "
 			    "publisher with --verify none",
 			    c->path);
 	*state = IPCC_SOURCES_VERIFIED;
@@ -138,14 +143,16 @@ static int check_index(const struct manifest *m, const char *root, struct ipcc_e
 	struct ipcc_field field;
 	struct ipcc_source source;
 	for (uint32_t i = 0; manifest_field(m, i, &field, NULL) == IPCC_OK; i++)
-		checkpoint = checkpoint || (strcmp(field.name, "layout") == 0 && strcmp(field.value, "checkpoint") == 0);
+		checkpoint =
+			checkpoint || (strcmp(field.name, "layout") == 0 && strcmp(field.value, "checkpoint") == 0);
 	for (uint32_t i = 0; manifest_source(m, i, &source, NULL) == IPCC_OK; i++)
 		known = known || strcmp(source.name, index) == 0;
 	snprintf(path, sizeof(path), "%s/%s", root, index);
 	if (!checkpoint || known || access(path, F_OK) != 0)
 		return IPCC_OK;
 	return fail_mismatch(err, index, "present", "missing",
-			     "%s exists, but the resident model was made without it; load it again with --replace", path);
+			     "%s exists, but the resident model was made without it; load it again with --replace",
+			     path);
 }
 
 int sources_compare(const struct manifest *m, const char *root, enum ipcc_verify verify, const atomic_bool *cancel,
@@ -156,14 +163,16 @@ int sources_compare(const struct manifest *m, const char *root, enum ipcc_verify
 	struct stat st;
 	int rc = IPCC_OK;
 	if (count == 0)
-		return fail(err, IPCC_UNKNOWN, "the publisher recorded no source files; attach with --verify none to trust it");
+		return fail(err, IPCC_UNKNOWN,
+			    "the publisher recorded no source files; attach with --verify none to trust it");
 	if (stat(root, &st) != 0)
 		return fail_errno(err, errno, "cannot open %s to compare it with the resident model", root);
 	/* A file is compared itself, whatever it is called: it may be a link into a store of hashes. */
 	bool folder = S_ISDIR(st.st_mode);
 	if (!folder && count != 1)
 		return fail_mismatch(err, "sources", "1 file", "several files",
-				     "%s is a file, but the resident model was made of %u; name its folder", root, count);
+				     "%s is a file, but the resident model was made of %u; name its folder", root,
+				     count);
 	if (folder)
 		rc = check_index(m, root, err);
 	for (uint32_t i = 0; rc == IPCC_OK && i < count; i++) {
@@ -171,13 +180,15 @@ int sources_compare(const struct manifest *m, const char *root, enum ipcc_verify
 		struct comparison c = {.source = &source, .cancel = cancel};
 		rc = manifest_source(m, i, &source, err);
 		if (rc == IPCC_OK && !stays_inside(source.name))
-			rc = fail(err, IPCC_INVALID, "the manifest's source %u is not a file inside the model's folder", i);
+			rc = fail(err, IPCC_INVALID, "the manifest's source %u is not a file inside the model's folder",
+				  i);
 		if (rc != IPCC_OK)
 			break;
 		int length = folder ? snprintf(c.path, sizeof(c.path), "%s/%s", root, source.name)
 				    : snprintf(c.path, sizeof(c.path), "%s", root);
 		if ((size_t)length >= sizeof(c.path))
-			return fail(err, IPCC_INVALID, "the path of source %u is longer than %zu bytes", i, sizeof(c.path) - 1);
+			return fail(err, IPCC_INVALID, "the path of source %u is longer than %zu bytes", i,
+				    sizeof(c.path) - 1);
 		rc = compare_one(&c, verify, &found, err);
 	}
 	if (rc == IPCC_OK)

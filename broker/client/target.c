@@ -24,7 +24,8 @@ static int resolve(struct target *target, const char *model, struct ipcc_error *
 	}
 	target->path = realpath(model, NULL);
 	if (target->path == NULL && errno == ENOENT)
-		return fail(err, IPCC_NOT_FOUND, "%s does not exist here; a model of another machine or container is attached by its name",
+		return fail(err, IPCC_NOT_FOUND,
+			    "%s does not exist here; a model of another machine or container is attached by its name",
 			    model);
 	if (target->path == NULL)
 		return fail_errno(err, errno, "cannot resolve %s", model);

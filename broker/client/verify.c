@@ -96,9 +96,11 @@ static int compare_blocks(const struct mapping *mapping, const struct hash128 *w
 		hash_text(&want[b], expected);
 		hash_text(&have[b], got);
 		snprintf(field, sizeof(field), "segments[%u].blocks[%" PRIu64 "]", segment, b);
-		return fail_mismatch(err, field, expected, got,
-				     "segment %u, block %" PRIu64 " (offset %" PRIu64 "): the resident bytes are damaged (hash %s, published %s); evict the model and load it again",
-				     segment, b, b * HASH_BLOCK_BYTES, got, expected);
+		return fail_mismatch(
+			err, field, expected, got,
+			"segment %u, block %" PRIu64 " (offset %" PRIu64
+			"): the resident bytes are damaged (hash %s, published %s); evict the model and load it again",
+			segment, b, b * HASH_BLOCK_BYTES, got, expected);
 	}
 	return IPCC_OK;
 }

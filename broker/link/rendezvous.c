@@ -65,21 +65,27 @@ int rendezvous_open(const char *dir, const uid_t *trusted, unsigned trusted_coun
 	cleanup_fd int fd = open(dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	struct stat st;
 	if (fd < 0 && errno == ENOENT)
-		return fail(err, IPCC_NO_BROKER, "no broker: %s does not exist; start ipc-cached, or set IPC_CACHE_DIR to its directory",
+		return fail(err, IPCC_NO_BROKER,
+			    "no broker: %s does not exist; start ipc-cached, or set IPC_CACHE_DIR to its directory",
 			    dir);
 	if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
-		return fail(err, IPCC_REFUSED, "%s is a link or no directory, which a broker's directory never is; remove it", dir);
+		return fail(err, IPCC_REFUSED,
+			    "%s is a link or no directory, which a broker's directory never is; remove it", dir);
 	if (fd < 0 || fstat(fd, &st) != 0)
 		return fail(err, IPCC_REFUSED,
-			    "cannot open the broker's directory %s: %s; for another broker set IPC_CACHE_DIR to its directory", dir,
-			    strerror(errno));
+			    "cannot open the broker's directory %s: %s; for another broker set IPC_CACHE_DIR to its "
+			    "directory",
+			    dir, strerror(errno));
 	if (!is_trusted(st.st_uid, trusted, trusted_count))
-		return fail(err, IPCC_REFUSED, "%s belongs to uid %u, who is neither you nor root nor trusted (IPC_CACHE_TRUST_UID); nothing in it is used",
+		return fail(err, IPCC_REFUSED,
+			    "%s belongs to uid %u, who is neither you nor root nor trusted (IPC_CACHE_TRUST_UID); "
+			    "nothing in it is used",
 			    dir, st.st_uid);
 	if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
 		return fail(err, IPCC_REFUSED,
-			    st.st_mode & S_ISVTX ? "%s is for everybody (mode %04o); name a directory of your own inside it, not %s"
-						 : "%s may be written by others (mode %04o); run: chmod go-w %s",
+			    st.st_mode & S_ISVTX
+				    ? "%s is for everybody (mode %04o); name a directory of your own inside it, not %s"
+				    : "%s may be written by others (mode %04o); run: chmod go-w %s",
 			    dir, st.st_mode & 07777, dir);
 	*dir_fd = fd_take(&fd);
 	return IPCC_OK;
@@ -97,13 +103,16 @@ static int connect_failed(const char *dir, struct ipcc_error *err)
 {
 	switch (errno) {
 	case ECONNREFUSED:
-		return fail(err, IPCC_NO_BROKER, "no broker listens in %s; it has ended: start ipc-cached --dir %s", dir, dir);
+		return fail(err, IPCC_NO_BROKER, "no broker listens in %s; it has ended: start ipc-cached --dir %s",
+			    dir, dir);
 	case EACCES:
 	case EPERM:
-		return fail(err, IPCC_REFUSED, "the broker in %s does not let you connect; ask its owner to admit you (see ipc-cached(8))",
+		return fail(err, IPCC_REFUSED,
+			    "the broker in %s does not let you connect; ask its owner to admit you (see ipc-cached(8))",
 			    dir);
 	case EAGAIN:
-		return fail(err, IPCC_TIMEOUT, "the broker in %s takes no connection; it is stopped or overloaded", dir);
+		return fail(err, IPCC_TIMEOUT, "the broker in %s takes no connection; it is stopped or overloaded",
+			    dir);
 	case ENOENT:
 		return fail(err, IPCC_FAILED, "cannot connect in %s: /proc is not mounted here", dir);
 	default:
@@ -120,7 +129,8 @@ int rendezvous_connect(int dir_fd, const char *dir, const uid_t *trusted, unsign
 		return fail(err, IPCC_NO_BROKER, "no broker has its socket in %s; start ipc-cached --dir %s", dir, dir);
 	if (entry < 0 || fstat(entry, &st) != 0)
 		return fail(err, IPCC_REFUSED,
-			    "cannot open %s/%s: %s; its owner has not opened it for you, and for another broker set IPC_CACHE_DIR",
+			    "cannot open %s/%s: %s; its owner has not opened it for you, and for another broker set "
+			    "IPC_CACHE_DIR",
 			    dir, PROTOCOL_SOCKET_NAME, strerror(errno));
 	if (!S_ISSOCK(st.st_mode))
 		return fail(err, IPCC_REFUSED, "%s/%s is %s and no socket; remove it and restart the broker", dir,
@@ -145,8 +155,10 @@ int rendezvous_connect(int dir_fd, const char *dir, const uid_t *trusted, unsign
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
 		return fail_errno(err, errno, "cannot read the broker's credentials");
 	if (!is_trusted(peer.uid, trusted, trusted_count))
-		return fail(err, IPCC_REFUSED, "the broker in %s runs as uid %u, who is neither you nor root nor trusted (IPC_CACHE_TRUST_UID)", dir,
-			    peer.uid);
+		return fail(err, IPCC_REFUSED,
+			    "the broker in %s runs as uid %u, who is neither you nor root nor trusted "
+			    "(IPC_CACHE_TRUST_UID)",
+			    dir, peer.uid);
 	*socket_fd = fd_take(&fd);
 	return IPCC_OK;
 }
@@ -157,7 +169,8 @@ static int remove_stale(int dir_fd, const char *dir, struct ipcc_error *err)
 	if (fstatat(dir_fd, PROTOCOL_SOCKET_NAME, &st, AT_SYMLINK_NOFOLLOW) != 0)
 		return errno == ENOENT ? IPCC_OK : fail_errno(err, errno, "%s/%s", dir, PROTOCOL_SOCKET_NAME);
 	if (!S_ISSOCK(st.st_mode))
-		return fail(err, IPCC_REFUSED, "%s/%s is in the way and no socket; remove it", dir, PROTOCOL_SOCKET_NAME);
+		return fail(err, IPCC_REFUSED, "%s/%s is in the way and no socket; remove it", dir,
+			    PROTOCOL_SOCKET_NAME);
 	if (unlinkat(dir_fd, PROTOCOL_SOCKET_NAME, 0) != 0)
 		return fail_errno(err, errno, "cannot remove the stale %s/%s", dir, PROTOCOL_SOCKET_NAME);
 	return IPCC_OK;

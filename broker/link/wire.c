@@ -63,8 +63,10 @@ ssize_t wire_receive(int socket, void *buffer, size_t capacity, struct wire_fds 
 {
 	union fd_control control;
 	struct iovec part = {.iov_base = buffer, .iov_len = capacity};
-	struct msghdr header = {
-		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+	struct msghdr header = {.msg_iov = &part,
+				.msg_iovlen = 1,
+				.msg_control = control.bytes,
+				.msg_controllen = sizeof(control.bytes)};
 	fds->count = 0;
 	fds->truncated = false;
 	ssize_t received;

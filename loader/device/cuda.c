@@ -16,9 +16,10 @@ static int start(const struct driver *driver, struct ipcc_error *err)
 	int version = 0;
 	cu_result r = driver->version(&version);
 	if (r == CU_OK && version < LEAST_VERSION)
-		return fail(err, IPCC_FAILED, "the NVIDIA driver is too old: it supports CUDA %d.%d, %d.%d is needed; "
-			    "install driver 470 or newer", version / 1000, version % 1000 / 10, LEAST_VERSION / 1000,
-			    LEAST_VERSION % 1000 / 10);
+		return fail(err, IPCC_FAILED,
+			    "the NVIDIA driver is too old: it supports CUDA %d.%d, %d.%d is needed; "
+			    "install driver 470 or newer",
+			    version / 1000, version % 1000 / 10, LEAST_VERSION / 1000, LEAST_VERSION % 1000 / 10);
 	if (r == CU_OK)
 		r = driver->init(0);
 	if (r == CU_OK)
@@ -26,8 +27,10 @@ static int start(const struct driver *driver, struct ipcc_error *err)
 	const char *name = "unknown";
 	driver->error_name(r, &name);
 	if (r == CU_NO_DEVICE)
-		return fail(err, IPCC_NOT_FOUND, "the NVIDIA driver is there, but this process sees no GPU (%s); see "
-			    "CUDA_VISIBLE_DEVICES", name);
+		return fail(err, IPCC_NOT_FOUND,
+			    "the NVIDIA driver is there, but this process sees no GPU (%s); see "
+			    "CUDA_VISIBLE_DEVICES",
+			    name);
 	return fail(err, IPCC_FAILED, "the NVIDIA driver cannot be used: cuInit: %s", name);
 }
 

@@ -100,9 +100,9 @@ typedef struct cu_ipc_handle cu_ipc_handle;
 	X(context_release, cuDevicePrimaryCtxRelease_v2, (cu_device device))                                           \
 	X(context_push, cuCtxPushCurrent_v2, (cu_context context))                                                     \
 	X(context_pop, cuCtxPopCurrent_v2, (cu_context * context))                                                     \
-	X(memory_info, cuMemGetInfo_v2, (size_t *free, size_t *total))                                                 \
+	X(memory_info, cuMemGetInfo_v2, (size_t * free, size_t * total))                                               \
 	X(granularity, cuMemGetAllocationGranularity,                                                                  \
-	  (size_t *bytes, const cu_allocation *allocation, cu_granularity which))                                      \
+	  (size_t * bytes, const cu_allocation *allocation, cu_granularity which))                                     \
 	X(create, cuMemCreate,                                                                                         \
 	  (cu_memory * memory, size_t bytes, const cu_allocation *allocation, unsigned long long flags))               \
 	X(release, cuMemRelease, (cu_memory memory))                                                                   \

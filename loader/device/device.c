@@ -21,8 +21,8 @@ const struct device *device_find(const char *device, struct ipcc_error *err)
 		return &device_host;
 	if (gpu_vendor(device) != NULL)
 		return &device_gpu;
-	fail(err, IPCC_NOT_FOUND, "device '%.80s' is not served; this build serves: " DEVICE_HOST ", and GPUs by their UUID",
-	     device);
+	fail(err, IPCC_NOT_FOUND,
+	     "device '%.80s' is not served; this build serves: " DEVICE_HOST ", and GPUs by their UUID", device);
 	return NULL;
 }
 
@@ -99,7 +99,8 @@ static int not_found(const char *text, const struct device_info *list, uint32_t 
 	char seen[600] = DEVICE_HOST;
 	size_t length = strlen(seen);
 	for (uint32_t i = 0; i < count && length < sizeof(seen) - 100; i++)
-		length += (size_t)snprintf(seen + length, sizeof(seen) - length, ", %s (%s)", list[i].alias, list[i].name);
+		length += (size_t)snprintf(seen + length, sizeof(seen) - length, ", %s (%s)", list[i].alias,
+					   list[i].name);
 	return fail(err, IPCC_NOT_FOUND, "there is no device '%.80s'; there is: %s%s%.300s%s", text, seen,
 		    count == 0 ? " (no GPU: " : "", count == 0 ? why->message : "", count == 0 ? ")" : "");
 }

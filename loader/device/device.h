@@ -29,7 +29,7 @@ struct device_segment {
 	uint64_t bytes;
 	bool huge;	  /* filled through the mapping, for its huge pages */
 	uint64_t written; /* by `write`; atomic */
-	void *state; /* the device's own */
+	void *state;	  /* the device's own */
 };
 
 enum device_access {

@@ -35,8 +35,8 @@ int gpu_fail(const struct gpu *gpu, cu_result result, struct ipcc_error *err, co
 	va_start(list, format);
 	vsnprintf(message, sizeof(message), format, list);
 	va_end(list);
-	return fail(err, result == CU_OUT_OF_MEMORY ? IPCC_NO_MEMORY : IPCC_FAILED, "%s: %s: %s (%d)", gpu->name, message,
-		    error_name(gpu->driver, result), result);
+	return fail(err, result == CU_OUT_OF_MEMORY ? IPCC_NO_MEMORY : IPCC_FAILED, "%s: %s: %s (%d)", gpu->name,
+		    message, error_name(gpu->driver, result), result);
 }
 
 static int describe(struct loaded *loaded, int ordinal, struct ipcc_error *err)
@@ -110,7 +110,8 @@ static int not_seen(const struct vendor *vendor, const char *device, const struc
 	char seen[512] = "";
 	size_t length = 0;
 	for (uint32_t i = 0; i < count && length < sizeof(seen) - DEVICE_NAME_BYTES; i++)
-		length += (size_t)snprintf(seen + length, sizeof(seen) - length, "%s%s", i == 0 ? "" : ", ", gpus[i].name);
+		length += (size_t)snprintf(seen + length, sizeof(seen) - length, "%s%s", i == 0 ? "" : ", ",
+					   gpus[i].name);
 	const char *hidden = getenv(vendor->visible);
 	if (hidden == NULL)
 		return fail(err, IPCC_NOT_FOUND, "%s is no GPU that this process can see: it sees %s", device, seen);

@@ -43,7 +43,8 @@ int gpu_map(const struct gpu *gpu, cu_pointer base, const cu_memory *memories, c
 		if (r != CU_OK) {
 			gpu_unmap(gpu, base, bytes, i);
 			return gpu_fail(gpu, r, err, "segment %u of %" PRIu64 " bytes cannot be mapped%s (cuMemMap)", i,
-					bytes[i], r == CU_NOT_SUPPORTED ? "; is it as large as its manifest says?" : "");
+					bytes[i],
+					r == CU_NOT_SUPPORTED ? "; is it as large as its manifest says?" : "");
 		}
 		at += bytes[i];
 	}
@@ -63,8 +64,8 @@ static int check_owner(const struct gpu *owner, const struct cu_location *locati
 		return 0;
 	if (location->type != CU_LOCATION_DEVICE)
 		return fail_mismatch(err, "device", owner->name, "no GPU's memory",
-				     "segment %u is not a GPU's memory, but its manifest says %s; nothing was mapped", i,
-				     owner->name);
+				     "segment %u is not a GPU's memory, but its manifest says %s; nothing was mapped",
+				     i, owner->name);
 	const char *other = "a GPU that this process cannot see";
 	if (gpu_all(owner->vendor, &gpus, &count, err) == 0)
 		for (uint32_t k = 0; k < count; k++)

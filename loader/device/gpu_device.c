@@ -42,11 +42,12 @@ static int device_memory_check(const char *device, uint64_t bytes, struct ipcc_e
 	int rc = device_memory(device, &memory, err);
 	if (rc != 0 || bytes <= memory.free_bytes)
 		return rc;
-	return fail(err, IPCC_NO_MEMORY,
-		    "%s: %.1f MiB are needed, %.1f of %.1f MiB are free; evict a model (ipc-cache ls), end a program that "
-		    "uses this GPU, or load a smaller model",
-		    device, (double)bytes / (1 << 20), (double)memory.free_bytes / (1 << 20),
-		    (double)memory.total_bytes / (1 << 20));
+	return fail(
+		err, IPCC_NO_MEMORY,
+		"%s: %.1f MiB are needed, %.1f of %.1f MiB are free; evict a model (ipc-cache ls), end a program that "
+		"uses this GPU, or load a smaller model",
+		device, (double)bytes / (1 << 20), (double)memory.free_bytes / (1 << 20),
+		(double)memory.total_bytes / (1 << 20));
 }
 
 static int device_granularity(const char *device, uint64_t *bytes, struct ipcc_error *err)

@@ -98,7 +98,8 @@ static int check_peers(const struct gpu *reader, const struct gpu *owner, struct
 	if (reader == owner)
 		return 0;
 	if (reader->vendor != owner->vendor)
-		return fail(err, IPCC_REFUSED, "%s cannot reach %s: they are of different vendors", reader->name, owner->name);
+		return fail(err, IPCC_REFUSED, "%s cannot reach %s: they are of different vendors", reader->name,
+			    owner->name);
 	cu_result r = reader->driver->device_can_access(&can, reader->device, owner->device);
 	if (r != CU_OK)
 		return gpu_fail(reader, r, err, "whether it reaches %s is unknown", owner->name);
@@ -139,7 +140,8 @@ int gpu_range_map(const struct device_request *request, struct device_range **ra
 	struct gpu *owner, *reader;
 	struct gpu_range *made;
 	if (request->access == DEVICE_PRIVATE)
-		return fail(err, IPCC_REFUSED, "%s: a GPU has no copy-on-write; map read-only, and copy what will change",
+		return fail(err, IPCC_REFUSED,
+			    "%s: a GPU has no copy-on-write; map read-only, and copy what will change",
 			    request->device);
 	if (request->count == 0 || request->count > MANIFEST_MAX_SEGMENTS)
 		return fail(err, IPCC_USAGE, "%u segments to map", request->count);
@@ -167,8 +169,8 @@ int gpu_range_fetch(const struct device_range *range, uint32_t segment, uint64_t
 	struct gpu_range *r = range_of(range);
 	struct stage *stage;
 	if (segment >= range->count || !range_inside(offset, bytes, range->bytes[segment]) || !r->mapped)
-		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of segment %u are not mapped", bytes,
-			    offset, segment);
+		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of segment %u are not mapped",
+			    bytes, offset, segment);
 	int rc = gpu_enter(r->reader, err);
 	if (rc != 0)
 		return rc;

@@ -70,14 +70,16 @@ static int allocate(struct gpu *gpu, struct device_segment *made, struct ipcc_er
 	uint64_t granularity = 0;
 	int rc = gpu_granularity(gpu, &granularity, err);
 	if (rc == 0 && (made->bytes == 0 || made->bytes % granularity != 0))
-		rc = fail(err, IPCC_USAGE, "%s: a segment of %" PRIu64 " bytes; sizes are multiples of %" PRIu64, gpu->name,
-			  made->bytes, granularity);
+		rc = fail(err, IPCC_USAGE, "%s: a segment of %" PRIu64 " bytes; sizes are multiples of %" PRIu64,
+			  gpu->name, made->bytes, granularity);
 	if (rc != 0)
 		return rc;
 	cu_result r = gpu->driver->create(&memory, made->bytes, &allocation, 0);
 	if (r == CU_OUT_OF_MEMORY)
-		return fail(err, IPCC_NO_MEMORY, "%s has no %" PRIu64 " bytes left for a segment; evict a model or end a "
-			    "program that uses it", gpu->name, made->bytes);
+		return fail(err, IPCC_NO_MEMORY,
+			    "%s has no %" PRIu64 " bytes left for a segment; evict a model or end a "
+			    "program that uses it",
+			    gpu->name, made->bytes);
 	if (r != CU_OK)
 		return gpu_fail(gpu, r, err, "no segment of %" PRIu64 " bytes (cuMemCreate)", made->bytes);
 	rc = prepare(gpu, memory, made, err);
@@ -111,8 +113,8 @@ static int enter(const struct device_segment *segment, uint64_t offset, uint64_t
 {
 	struct gpu *gpu = segment->state;
 	if (gpu == NULL || !range_inside(offset, bytes, segment->bytes))
-		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of a segment of %" PRIu64 "%s", bytes,
-			    offset, segment->bytes, gpu == NULL ? " that is sealed" : "");
+		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of a segment of %" PRIu64 "%s",
+			    bytes, offset, segment->bytes, gpu == NULL ? " that is sealed" : "");
 	int rc = gpu_enter(gpu, err);
 	if (rc != 0)
 		return rc;
@@ -162,8 +164,8 @@ int gpu_segment_pull(struct device_segment *segment, const char *from_device, in
 		return rc;
 	rc = enter(segment, 0, segment->bytes, &stage, err);
 	if (rc == 0) {
-		rc = stage_copy(stage, address_of(segment).base, (cu_pointer)(uintptr_t)range->addresses[0], segment->bytes,
-				err);
+		rc = stage_copy(stage, address_of(segment).base, (cu_pointer)(uintptr_t)range->addresses[0],
+				segment->bytes, err);
 		gpu_leave(gpu);
 	}
 	gpu_range_unmap(range);

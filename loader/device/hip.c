@@ -22,8 +22,14 @@ static struct hip {
 	int version;
 } hip;
 
-#define DRIVER(slot, name) {offsetof(struct driver, slot), name}
-#define HIP(slot, name)	   {sizeof(struct driver) + offsetof(struct hip, slot), name}
+#define DRIVER(slot, name)                                                                                             \
+	{                                                                                                              \
+		offsetof(struct driver, slot), name                                                                    \
+	}
+#define HIP(slot, name)                                                                                                \
+	{                                                                                                              \
+		sizeof(struct driver) + offsetof(struct hip, slot), name                                               \
+	}
 static const struct symbol symbols[] = {
 	DRIVER(init, "hipInit"),
 	DRIVER(version, "hipDriverGetVersion"),

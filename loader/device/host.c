@@ -238,8 +238,8 @@ static int host_fetch(const struct device_range *range, uint32_t segment, uint64
 		      struct ipcc_error *err)
 {
 	if (segment >= range->count || !range_inside(offset, bytes, range->bytes[segment]))
-		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of segment %u are not mapped", bytes,
-			    offset, segment);
+		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of segment %u are not mapped",
+			    bytes, offset, segment);
 	memcpy(to, (const uint8_t *)range->addresses[segment] + offset, bytes);
 	return 0;
 }

@@ -21,8 +21,14 @@ static struct maca {
 	cu_result (*host_allocate)(void **address, size_t bytes, unsigned flags);
 } maca;
 
-#define DRIVER(slot, name) {offsetof(struct driver, slot), name}
-#define MACA(slot, name)   {sizeof(struct driver) + offsetof(struct maca, slot), name}
+#define DRIVER(slot, name)                                                                                             \
+	{                                                                                                              \
+		offsetof(struct driver, slot), name                                                                    \
+	}
+#define MACA(slot, name)                                                                                               \
+	{                                                                                                              \
+		sizeof(struct driver) + offsetof(struct maca, slot), name                                              \
+	}
 static const struct symbol symbols[] = {
 	DRIVER(device_count, "mcGetDeviceCount"),
 	DRIVER(device_can_access, "mcDeviceCanAccessPeer"),
@@ -113,7 +119,8 @@ static int maca_load(struct driver *driver, struct ipcc_error *err)
 	if (rc != 0)
 		return fail_within(err, "MetaX");
 	if (shared == NULL || strcmp(shared, "1") != 0)
-		rc = fail(err, IPCC_REFUSED, "MetaX: set MACA_MPS_MODE=1 in every process that uses these GPUs: without it the "
+		rc = fail(err, IPCC_REFUSED,
+			  "MetaX: set MACA_MPS_MODE=1 in every process that uses these GPUs: without it the "
 			  "second one on a GPU waits for ever");
 	if (rc == 0)
 		rc = runtime_fill(&opened.driver, &maca.runtime, err);

@@ -116,7 +116,9 @@ static void fill(int argc, char **argv)
 		 (unsigned long long)r->pool_bytes, (unsigned long long)huge,
 		 (unsigned long long)r->devices[0].rates[WAY_DIRECT],
 		 (unsigned long long)r->devices[0].rates[WAY_BUFFERED],
-		 !r->devices[0].decided ? "undecided" : r->devices[0].way == WAY_DIRECT ? "direct" : "buffered");
+		 !r->devices[0].decided		   ? "undecided"
+		 : r->devices[0].way == WAY_DIRECT ? "direct"
+						   : "buffered");
 	print_result(seconds, plan.tensor_bytes, more);
 	fill_result_fini(&result);
 }

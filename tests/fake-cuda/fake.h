@@ -60,7 +60,7 @@ struct fake_mapping {
 extern pthread_mutex_t fake_lock;
 extern struct fake_context fake_contexts[FAKE_MAX_GPUS];
 extern int fake_visible[FAKE_MAX_GPUS], fake_visible_count; /* physical numbers */
-extern int fake_live[8];				     /* what would leak, by kind */
+extern int fake_live[8];				    /* what would leak, by kind */
 enum { LIVE_HANDLES, LIVE_MAPPINGS, LIVE_RESERVATIONS, LIVE_CONTEXTS, LIVE_STREAMS, LIVE_PINNED, LIVE_ALLOCATIONS };
 
 /* Takes the lock, logs, and says whether this call fails, without the lock then. */

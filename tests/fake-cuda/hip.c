@@ -17,15 +17,17 @@ SAME(hipDriverGetVersion, cuDriverGetVersion, (int *version), (version))
 SAME(hipGetDeviceCount, cuDeviceGetCount, (int *count), (count))
 SAME(hipDeviceGetName, cuDeviceGetName, (char *name, int bytes, int device), (name, bytes, device))
 SAME(hipDeviceCanAccessPeer, cuDeviceCanAccessPeer, (int *can, int device, int peer), (can, device, peer))
-SAME(hipMemGetInfo, cuMemGetInfo_v2, (size_t *f, size_t *t), (f, t))
-SAME(hipMemGetAllocationGranularity, cuMemGetAllocationGranularity, (size_t *b, const cu_allocation *a, int w), (b, a, w))
-SAME(hipMemCreate, cuMemCreate, (cu_memory *m, size_t b, const cu_allocation *a, unsigned long long f), (m, b, a, f))
+SAME(hipMemGetInfo, cuMemGetInfo_v2, (size_t * f, size_t *t), (f, t))
+SAME(hipMemGetAllocationGranularity, cuMemGetAllocationGranularity, (size_t * b, const cu_allocation *a, int w),
+     (b, a, w))
+SAME(hipMemCreate, cuMemCreate, (cu_memory * m, size_t b, const cu_allocation *a, unsigned long long f), (m, b, a, f))
 SAME(hipMemRelease, cuMemRelease, (cu_memory m), (m))
 SAME(hipMemExportToShareableHandle, cuMemExportToShareableHandle, (void *fd, cu_memory m, int t, unsigned long long f),
      (fd, m, t, f))
-SAME(hipMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, (cu_allocation *a, cu_memory m), (a, m))
-SAME(hipMemAddressReserve, cuMemAddressReserve, (cu_pointer *p, size_t b, size_t a, cu_pointer w, unsigned long long f),
-     (p, b, a, w, f))
+SAME(hipMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, (cu_allocation * a, cu_memory m),
+     (a, m))
+SAME(hipMemAddressReserve, cuMemAddressReserve,
+     (cu_pointer * p, size_t b, size_t a, cu_pointer w, unsigned long long f), (p, b, a, w, f))
 SAME(hipMemAddressFree, cuMemAddressFree, (cu_pointer p, size_t b), (p, b))
 SAME(hipMemMap, cuMemMap, (cu_pointer p, size_t b, size_t o, cu_memory m, unsigned long long f), (p, b, o, m, f))
 SAME(hipMemUnmap, cuMemUnmap, (cu_pointer p, size_t b), (p, b))
@@ -34,7 +36,7 @@ SAME(hipMemsetD8Async, cuMemsetD8Async, (cu_pointer p, unsigned char v, size_t b
 SAME(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (cu_pointer t, const void *f, size_t b, cu_stream s), (t, f, b, s))
 SAME(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *t, cu_pointer f, size_t b, cu_stream s), (t, f, b, s))
 SAME(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (cu_pointer t, cu_pointer f, size_t b, cu_stream s), (t, f, b, s))
-SAME(hipStreamCreateWithFlags, cuStreamCreate, (cu_stream *s, unsigned f), (s, f))
+SAME(hipStreamCreateWithFlags, cuStreamCreate, (cu_stream * s, unsigned f), (s, f))
 SAME(hipStreamDestroy, cuStreamDestroy_v2, (cu_stream s), (s))
 SAME(hipStreamSynchronize, cuStreamSynchronize, (cu_stream s), (s))
 SAME(hipHostMalloc, cuMemHostAlloc, (void **p, size_t b, unsigned f), (p, b, f))
@@ -68,5 +70,5 @@ API cu_result hipMemImportFromShareableHandle(cu_memory *memory, void *fd, int t
 {
 	if (version() < 70100000 && (uintptr_t)fd < 4096)
 		return CU_INVALID_VALUE; /* the real one would read from there */
-	return cuMemImportFromShareableHandle(memory, version() < 70100000 ? (void *)(intptr_t)*(int *)fd : fd, type);
+	return cuMemImportFromShareableHandle(memory, version() < 70100000 ? (void *)(intptr_t) * (int *)fd : fd, type);
 }

@@ -14,21 +14,23 @@
 		return cuda arguments;                                                                                 \
 	}
 SAME(mcDeviceCanAccessPeer, cuDeviceCanAccessPeer, (int *can, int device, int peer), (can, device, peer))
-SAME(mcMemGetInfo, cuMemGetInfo_v2, (size_t *f, size_t *t), (f, t))
-SAME(mcMemGetAllocationGranularity, cuMemGetAllocationGranularity, (size_t *b, const cu_allocation *a, int w), (b, a, w))
-SAME(mcMemCreate, cuMemCreate, (cu_memory *m, size_t b, const cu_allocation *a, unsigned long long f), (m, b, a, f))
+SAME(mcMemGetInfo, cuMemGetInfo_v2, (size_t * f, size_t *t), (f, t))
+SAME(mcMemGetAllocationGranularity, cuMemGetAllocationGranularity, (size_t * b, const cu_allocation *a, int w),
+     (b, a, w))
+SAME(mcMemCreate, cuMemCreate, (cu_memory * m, size_t b, const cu_allocation *a, unsigned long long f), (m, b, a, f))
 SAME(mcMemRelease, cuMemRelease, (cu_memory m), (m))
 SAME(mcMemExportToShareableHandle, cuMemExportToShareableHandle, (void *fd, cu_memory m, int t, unsigned long long f),
      (fd, m, t, f))
-SAME(mcMemImportFromShareableHandle, cuMemImportFromShareableHandle, (cu_memory *m, void *fd, int t), (m, fd, t))
-SAME(mcMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, (cu_allocation *a, cu_memory m), (a, m))
-SAME(mcMemAddressReserve, cuMemAddressReserve, (cu_pointer *p, size_t b, size_t a, cu_pointer w, unsigned long long f),
+SAME(mcMemImportFromShareableHandle, cuMemImportFromShareableHandle, (cu_memory * m, void *fd, int t), (m, fd, t))
+SAME(mcMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, (cu_allocation * a, cu_memory m),
+     (a, m))
+SAME(mcMemAddressReserve, cuMemAddressReserve, (cu_pointer * p, size_t b, size_t a, cu_pointer w, unsigned long long f),
      (p, b, a, w, f))
 SAME(mcMemAddressFree, cuMemAddressFree, (cu_pointer p, size_t b), (p, b))
 SAME(mcMemMap, cuMemMap, (cu_pointer p, size_t b, size_t o, cu_memory m, unsigned long long f), (p, b, o, m, f))
 SAME(mcMemUnmap, cuMemUnmap, (cu_pointer p, size_t b), (p, b))
 SAME(mcMemSetAccess, cuMemSetAccess, (cu_pointer p, size_t b, const cu_access *a, size_t c), (p, b, a, c))
-SAME(mcStreamCreateWithFlags, cuStreamCreate, (cu_stream *s, unsigned f), (s, f))
+SAME(mcStreamCreateWithFlags, cuStreamCreate, (cu_stream * s, unsigned f), (s, f))
 SAME(mcStreamDestroy, cuStreamDestroy_v2, (cu_stream s), (s))
 SAME(mcStreamSynchronize, cuStreamSynchronize, (cu_stream s), (s))
 SAME(mcFreeHost, cuMemFreeHost, (void *p), (p))

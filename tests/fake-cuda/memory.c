@@ -315,9 +315,8 @@ API cu_result cuMemGetAllocationPropertiesFromHandle(cu_allocation *allocation, 
 	for (int i = 0; i < fake_visible_count; i++)
 		if (fake_visible[i] == ((struct fake_memory *)(uintptr_t)memory)->gpu)
 			id = i;
-	*allocation = (cu_allocation){.type = CU_ALLOCATION_PINNED,
-				      .handle_types = CU_HANDLE_POSIX_FD,
-				      .location = {CU_LOCATION_DEVICE, id}};
+	*allocation = (cu_allocation){
+		.type = CU_ALLOCATION_PINNED, .handle_types = CU_HANDLE_POSIX_FD, .location = {CU_LOCATION_DEVICE, id}};
 	RETURN(CU_OK);
 }
 

@@ -282,7 +282,8 @@ API cu_result cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned 
 {
 	ENTER();
 	CONTEXT();
-	(void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)extra;
+	(void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream,
+		(void)extra;
 	struct pass pass = {.host = parameters[1]};
 	/* The launch succeeds; what goes wrong is told afterwards, for ever. */
 	if (fake_each(c->gpu, *(cu_pointer *)parameters[0], 4, CU_ACCESS_READWRITE, put, &pass) != CU_OK)

@@ -54,16 +54,16 @@ static bool fails(const char *function)
 	return true;
 }
 
-#define REAL(type, name, ...) \
-	static type (*real)(__VA_ARGS__); \
-	if (real == NULL) \
-		real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+#define REAL(type, name, ...)                                                                                          \
+	static type (*real)(__VA_ARGS__);                                                                              \
+	if (real == NULL)                                                                                              \
+	real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
 
-#define WRAP(type, failed, name, parameters, arguments, ...) \
-	type name parameters \
-	{ \
-		REAL(type, name, __VA_ARGS__); \
-		return fails(#name) ? failed : real arguments; \
+#define WRAP(type, failed, name, parameters, arguments, ...)                                                           \
+	type name parameters                                                                                           \
+	{                                                                                                              \
+		REAL(type, name, __VA_ARGS__);                                                                         \
+		return fails(#name) ? failed : real arguments;                                                         \
 	}
 
 WRAP(int, -1, memfd_create, (const char *name, unsigned flags), (name, flags), const char *, unsigned)

@@ -26,7 +26,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FAULT_NONE, FAULT_EIO, FAULT_SHORT, FAULT_NODIRECT, FAULT_TRUNCATE, FAULT_TOUCH, FAULT_REPLACE, FAULT_SLOW, FAULT_COUNT };
+enum {
+	FAULT_NONE,
+	FAULT_EIO,
+	FAULT_SHORT,
+	FAULT_NODIRECT,
+	FAULT_TRUNCATE,
+	FAULT_TOUCH,
+	FAULT_REPLACE,
+	FAULT_SLOW,
+	FAULT_COUNT
+};
 
 static int folder;
 static int fault;
@@ -126,7 +136,8 @@ static const struct fuse_operations operations = {
 
 int main(int argc, char **argv)
 {
-	static const char *const faults[] = {"none", "eio", "short", "nodirect", "truncate", "touch", "replace", "slow"};
+	static const char *const faults[] = {"none",	 "eio",	  "short",   "nodirect",
+					     "truncate", "touch", "replace", "slow"};
 	char *arguments[] = {argv[0], argv[2], "-f", "-o", "ro,allow_other", NULL};
 
 	if (argc < 4 || (argc > 4 && sscanf(argv[4], "%255[^:]:%ld", name, &fault_offset) != 2)) {

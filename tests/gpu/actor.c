@@ -192,7 +192,8 @@ static int act_hold(int argc, char **argv)
 static int act_churn(int argc, char **argv)
 {
 	struct ipcc_error err;
-	struct weights w = {.name = argv[0], .device = argv[1], .segments = 2, .segment_bytes = number(argv[3]), .tensors = 5};
+	struct weights w = {
+		.name = argv[0], .device = argv[1], .segments = 2, .segment_bytes = number(argv[3]), .tensors = 5};
 	(void)argc;
 	raw_must(raw_load(), "cuInit");
 	raw_context(0); /* made once, not for every model */

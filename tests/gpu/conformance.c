@@ -41,9 +41,8 @@ static void note(const char *what, cu_result result)
 
 static cu_allocation allocation(void)
 {
-	return (cu_allocation){.type = CU_ALLOCATION_PINNED,
-			       .handle_types = CU_HANDLE_POSIX_FD,
-			       .location = {CU_LOCATION_DEVICE, 0}};
+	return (cu_allocation){
+		.type = CU_ALLOCATION_PINNED, .handle_types = CU_HANDLE_POSIX_FD, .location = {CU_LOCATION_DEVICE, 0}};
 }
 
 static cu_memory create(size_t bytes)
@@ -381,8 +380,11 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(int fd);
-	} roles[] = {{"creator", role_creator}, {"offender", role_offender}, {"writer", role_writer},
-		     {"legacy", role_legacy},	{"blind", role_blind}};
+	} roles[] = {{"creator", role_creator},
+		     {"offender", role_offender},
+		     {"writer", role_writer},
+		     {"legacy", role_legacy},
+		     {"blind", role_blind}};
 	for (size_t i = 0; argc == 3 && i < sizeof(roles) / sizeof(roles[0]); i++)
 		if (strcmp(argv[1], roles[i].name) == 0)
 			return roles[i].run(atoi(argv[2]));

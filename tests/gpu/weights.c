@@ -13,7 +13,8 @@
 
 void weights_make(uint64_t seed, uint32_t segment, uint64_t block, void *to, uint64_t bytes)
 {
-	uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15 ^ (segment + 1) * 0xbf58476d1ce4e5b9 ^ (block + 1) * 0x94d049bb133111eb;
+	uint64_t x =
+		(seed + 1) * 0x9e3779b97f4a7c15 ^ (segment + 1) * 0xbf58476d1ce4e5b9 ^ (block + 1) * 0x94d049bb133111eb;
 	uint64_t *words = to;
 	for (uint64_t i = 0; i < bytes / sizeof(*words); i++) {
 		x += 0x9e3779b97f4a7c15;
@@ -45,7 +46,8 @@ static int one_block(struct job *job, uint64_t i, char *made, char *read, struct
 	}
 	int rc = ipcc_read(job->model, segment, offset, read, bytes, err);
 	if (rc == IPCC_OK && memcmp(made, read, bytes) != 0)
-		rc = fail(err, IPCC_MISMATCH, "segment %u, block %llu has other bytes", segment, (unsigned long long)block);
+		rc = fail(err, IPCC_MISMATCH, "segment %u, block %llu has other bytes", segment,
+			  (unsigned long long)block);
 	return rc;
 }
 
@@ -55,7 +57,8 @@ static void *work(void *argument)
 	char *made = malloc(WEIGHTS_BLOCK), *read = malloc(WEIGHTS_BLOCK);
 	uint64_t i;
 	struct ipcc_error err;
-	while (atomic_load(&job->code) == 0 && (i = atomic_fetch_add(&job->next, 1)) < job->per_segment * job->w->segments) {
+	while (atomic_load(&job->code) == 0 &&
+	       (i = atomic_fetch_add(&job->next, 1)) < job->per_segment * job->w->segments) {
 		int rc = one_block(job, i, made, read, &err);
 		if (rc == IPCC_OK)
 			continue;

@@ -4,7 +4,7 @@
 
 #include "broker/client/ipc_cache.h"
 
-#define WEIGHTS_BLOCK ((uint64_t)4 << 20)
+#define WEIGHTS_BLOCK	     ((uint64_t)4 << 20)
 #define WEIGHTS_MAX_SEGMENTS 252
 
 /* The bytes of block `block` of segment `segment`. */

@@ -58,7 +58,12 @@ static int fill(const struct checkpoint *cp, const struct plan *plan, enum fill_
 	struct fill_result result;
 	uint64_t left = 1;
 	atomic_bool cancel = false;
-	const struct fill_options options = {.threads = 4, .io = io, .no_ring = io == FILL_DIRECT, .progress = progress, .context = &left, .cancel = &cancel};
+	const struct fill_options options = {.threads = 4,
+					     .io = io,
+					     .no_ring = io == FILL_DIRECT,
+					     .progress = progress,
+					     .context = &left,
+					     .cancel = &cancel};
 	void **segments = calloc(plan->segment_count, sizeof(*segments));
 
 	for (uint32_t i = 0; i < plan->segment_count; i++)

@@ -34,7 +34,8 @@ Test(account, connections_are_limited_per_uid_and_counted_back)
 	cr_assert_eq(account_charge_connection(&accounts, 1000, false, &b, NULL), IPCC_OK);
 	cr_assert_eq(a, b);
 	cr_assert_eq(account_charge_connection(&accounts, 1000, false, &c, NULL), IPCC_REFUSED);
-	cr_assert_eq(account_charge_connection(&accounts, 1001, false, &c, NULL), IPCC_OK, "another uid has its own limit");
+	cr_assert_eq(account_charge_connection(&accounts, 1001, false, &c, NULL), IPCC_OK,
+		     "another uid has its own limit");
 	account_release_connection(&accounts, a);
 	cr_assert_eq(account_charge_connection(&accounts, 1000, false, &a, NULL), IPCC_OK);
 	cr_assert_eq(accounts.connections, 3);

@@ -108,7 +108,8 @@ Test(config, long_lists_may_be_given_in_parts)
 	struct ipcc_error err = {0};
 	char text[2048] = "[access]\n";
 	for (int i = 0; i < 60; i++)
-		snprintf(text + strlen(text), sizeof(text) - strlen(text), i % 10 == 0 ? "attach = %d\n" : "  %d\n", 1000 + i);
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), i % 10 == 0 ? "attach = %d\n" : "  %d\n",
+			 1000 + i);
 	cr_assert_eq(read_text(&config, text, &err), IPCC_OK, "%s", err.message);
 	cr_assert_eq(config.attach.uid_count, 60);
 	cr_assert_eq(config.attach.uids[59], 1059);

@@ -298,8 +298,7 @@ Test(loader_fill, a_file_deleted_before_it_is_read_is_named)
 
 	model_init(&m, 0);
 	cr_assert_eq(unlink(m.cp.files[1].header.path), 0);
-	expect_error(fill_run(&m.cp, &m.plan, &m.sink, NULL, &result, &err), &err, IPCC_NOT_FOUND,
-		     "/s2: no such file");
+	expect_error(fill_run(&m.cp, &m.plan, &m.sink, NULL, &result, &err), &err, IPCC_NOT_FOUND, "/s2: no such file");
 	model_fini(&m);
 }
 

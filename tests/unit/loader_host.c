@@ -48,7 +48,8 @@ static struct device_segment make_sealed(void)
 /* Maps one segment. */
 static int map(int fd, uint64_t bytes, enum device_access access, struct device_range **range, struct ipcc_error *err)
 {
-	struct device_request request = {.device = DEVICE_HOST, .fds = &fd, .bytes = &bytes, .count = 1, .access = access};
+	struct device_request request = {
+		.device = DEVICE_HOST, .fds = &fd, .bytes = &bytes, .count = 1, .access = access};
 	return host()->map(&request, range, err);
 }
 

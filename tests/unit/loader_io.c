@@ -16,9 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define BYTES	 ((size_t)(3 << 20) + 777)
-#define BUFFER	 ((uint64_t)1 << 20)
-#define PATTERN(i) ((uint8_t)((i) * 2654435761u >> 13))
+#define BYTES	   ((size_t)(3 << 20) + 777)
+#define BUFFER	   ((uint64_t)1 << 20)
+#define PATTERN(i) ((uint8_t)((i)*2654435761u >> 13))
 
 TestSuite(loader_io, .init = leaks_before, .fini = leaks_after);
 

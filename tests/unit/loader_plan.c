@@ -72,8 +72,11 @@ Test(loader_plan, holes_in_the_file_and_other_files_split_reads)
 
 Test(loader_plan, no_tensor_straddles_segments)
 {
-	const struct plan_tensor tensors[] = {
-		{0, 0, 700, 0, 0}, {0, 700, 256, 0, 0}, {0, 956, 300, 0, 0}, {0, 1256, 5000, 0, 0}, {0, 6256, 10, 0, 0}};
+	const struct plan_tensor tensors[] = {{0, 0, 700, 0, 0},
+					      {0, 700, 256, 0, 0},
+					      {0, 956, 300, 0, 0},
+					      {0, 1256, 5000, 0, 0},
+					      {0, 6256, 10, 0, 0}};
 	struct plan plan = make(tensors, 5, 1024);
 
 	expect_place(&plan, 0, 0, 0);
@@ -91,7 +94,8 @@ Test(loader_plan, no_tensor_straddles_segments)
 
 Test(loader_plan, tensors_without_elements_have_a_place_and_no_read)
 {
-	const struct plan_tensor tensors[] = {{0, 8, 0, 0, 0}, {0, 8, 256, 0, 0}, {0, 264, 0, 0, 0}, {0, 264, 256, 0, 0}, {0, 520, 0, 0, 0}};
+	const struct plan_tensor tensors[] = {
+		{0, 8, 0, 0, 0}, {0, 8, 256, 0, 0}, {0, 264, 0, 0, 0}, {0, 264, 256, 0, 0}, {0, 520, 0, 0, 0}};
 	struct plan plan = make(tensors, 5, 0);
 
 	expect_place(&plan, 0, 0, 0);
@@ -138,7 +142,8 @@ Test(loader_plan, disorder_overlaps_and_overflows_are_refused)
 {
 	const struct plan_tensor disorder[] = {{1, 0, 10, 0, 0}, {0, 0, 10, 0, 0}};
 	const struct plan_tensor overlap[] = {{0, 0, 10, 0, 0}, {0, 9, 10, 0, 0}};
-	const struct plan_tensor overflow[] = {{0, 0, UINT64_MAX / 2, 0, 0}, {1, 0, UINT64_MAX / 2, 0, 0}, {2, 0, 1000, 0, 0}};
+	const struct plan_tensor overflow[] = {
+		{0, 0, UINT64_MAX / 2, 0, 0}, {1, 0, UINT64_MAX / 2, 0, 0}, {2, 0, 1000, 0, 0}};
 	const struct plan_tensor wrap[] = {{0, UINT64_MAX, 10, 0, 0}};
 	struct plan plan = {0};
 	struct ipcc_error err = {0};

@@ -13,8 +13,12 @@
 TestSuite(loader_selection, .init = leaks_before, .fini = leaks_after);
 
 static const uint64_t shape[] = {4, 6};
-static const struct safetensors_tensor matrix = {
-	.name = "layers.0.q_proj.weight", .dtype = IPCC_DTYPE_BF16, .rank = 2, .shape = shape, .begin = 100, .end = 148};
+static const struct safetensors_tensor matrix = {.name = "layers.0.q_proj.weight",
+						 .dtype = IPCC_DTYPE_BF16,
+						 .rank = 2,
+						 .shape = shape,
+						 .begin = 100,
+						 .end = 148};
 
 static int take(const struct selection *s, const struct safetensors_tensor *t, bool *wanted, struct selected *part,
 		struct ipcc_error *err)
@@ -119,7 +123,12 @@ Test(loader_selection, equal_selections_have_one_text)
 static const uint64_t shape_a[] = {2048, 4096}, shape_b[] = {48, 256 << 10};
 static const struct safetensors_tensor big[] = {
 	{.name = "a", .dtype = IPCC_DTYPE_U8, .rank = 2, .shape = shape_a, .begin = 1000, .end = 1000 + 8 * MIB},
-	{.name = "b", .dtype = IPCC_DTYPE_U8, .rank = 2, .shape = shape_b, .begin = 1000 + 8 * MIB, .end = 1000 + 20 * MIB},
+	{.name = "b",
+	 .dtype = IPCC_DTYPE_U8,
+	 .rank = 2,
+	 .shape = shape_b,
+	 .begin = 1000 + 8 * MIB,
+	 .end = 1000 + 20 * MIB},
 };
 static struct checkpoint_file file = {.header = {.path = "m",
 						 .source = {.bytes = 1000 + 20 * MIB},
