@@ -10,9 +10,11 @@
 struct slot {
 	void *buffer; /* NULL: not made yet */
 	cu_stream stream;
+	cu_pointer to;	 /* where the buffer's content belongs, */
+	uint64_t filled; /* and how much of it waits for its transfer to begin */
 	bool taken;
 	bool pending; /* something was queued on the stream and not waited for ... */
-	bool upload;  /* ... an upload */
+	bool upload;  /* ... or gathered: an upload */
 };
 
 struct stage {
@@ -20,7 +22,7 @@ struct stage {
 	pthread_mutex_t lock;
 	pthread_cond_t given;
 	unsigned next;
-	unsigned uploads; /* slots with an upload that was not waited for */
+	unsigned uploads; /* slots with `upload` */
 	cu_result failed; /* a transfer's first error: what was uploaded cannot be relied on */
 	struct slot slots[STAGE_SLOTS];
 };
@@ -85,25 +87,56 @@ static cu_result settle(struct stage *stage, struct slot *slot)
 static void give(struct stage *stage, struct slot *slot)
 {
 	pthread_mutex_lock(&stage->lock);
-	if (slot->upload)
-		stage->uploads++;
 	slot->taken = false;
 	pthread_cond_broadcast(&stage->given);
 	pthread_mutex_unlock(&stage->lock);
 }
 
-/* In turn, so that the slot that is taken is the one whose transfer began longest ago. */
+/* In turn, so that the slot that is taken is the one whose transfer began longest ago; one that still gathers only when
+ * there is no other. */
 static struct slot *next_free(struct stage *stage)
 {
-	for (unsigned i = 0; i < STAGE_SLOTS; i++) {
+	struct slot *found = NULL;
+	for (unsigned i = 0; i < STAGE_SLOTS && (found == NULL || found->filled > 0); i++) {
 		struct slot *slot = &stage->slots[(stage->next + i) % STAGE_SLOTS];
-		if (slot->taken)
-			continue;
-		stage->next = (stage->next + i + 1) % STAGE_SLOTS;
-		slot->taken = true;
-		return slot;
+		if (!slot->taken && (found == NULL || slot->filled == 0))
+			found = slot;
 	}
-	return NULL;
+	if (found != NULL) {
+		stage->next = (unsigned)(found - stage->slots + 1) % STAGE_SLOTS;
+		found->taken = true;
+	}
+	return found;
+}
+
+/* The slot whose content `to` follows on, with room for more. */
+static struct slot *gathering(struct stage *stage, cu_pointer to)
+{
+	struct slot *found = NULL;
+	pthread_mutex_lock(&stage->lock);
+	for (unsigned i = 0; i < STAGE_SLOTS && found == NULL; i++) {
+		struct slot *slot = &stage->slots[i];
+		if (!slot->taken && slot->filled > 0 && slot->filled < STAGE_BYTES && slot->to + slot->filled == to)
+			found = slot;
+	}
+	if (found != NULL)
+		found->taken = true;
+	pthread_mutex_unlock(&stage->lock);
+	return found;
+}
+
+/* Begins the transfer of what a taken slot has gathered. */
+static void launch(struct stage *stage, struct slot *slot)
+{
+	if (slot->filled == 0)
+		return;
+	cu_result r = stage->gpu->driver->upload(slot->to, slot->buffer, slot->filled, slot->stream);
+	slot->filled = 0;
+	slot->pending = r == CU_OK;
+	pthread_mutex_lock(&stage->lock);
+	if (stage->failed == CU_OK)
+		stage->failed = r;
+	pthread_mutex_unlock(&stage->lock);
 }
 
 static cu_result make(const struct stage *stage, struct slot *slot)
@@ -125,6 +158,7 @@ static int take(struct stage *stage, struct slot **taken, struct ipcc_error *err
 	while ((slot = next_free(stage)) == NULL)
 		pthread_cond_wait(&stage->given, &stage->lock);
 	pthread_mutex_unlock(&stage->lock);
+	launch(stage, slot);
 	cu_result r = settle(stage, slot);
 	if (r != CU_OK) {
 		give(stage, slot);
@@ -139,23 +173,38 @@ static int take(struct stage *stage, struct slot **taken, struct ipcc_error *err
 	return 0;
 }
 
+/* The first error of any transfer so far. */
+static cu_result note_upload(struct stage *stage, struct slot *slot)
+{
+	pthread_mutex_lock(&stage->lock);
+	if (!slot->upload)
+		stage->uploads++;
+	slot->upload = true;
+	cu_result failed = stage->failed;
+	pthread_mutex_unlock(&stage->lock);
+	return failed;
+}
+
 int stage_upload(struct stage *stage, cu_pointer to, const void *from, uint64_t bytes, struct ipcc_error *err)
 {
-	for (uint64_t done = 0; done < bytes;) {
-		uint64_t part = bytes - done < STAGE_BYTES ? bytes - done : STAGE_BYTES;
-		struct slot *slot;
-		int rc = take(stage, &slot, err);
+	cu_result failed = CU_OK;
+	for (uint64_t done = 0; done < bytes && failed == CU_OK;) {
+		struct slot *slot = gathering(stage, to + done);
+		int rc = slot != NULL ? 0 : take(stage, &slot, err);
 		if (rc != 0)
 			return rc;
-		memcpy(slot->buffer, (const char *)from + done, part);
-		cu_result r = stage->gpu->driver->upload(to + done, slot->buffer, part, slot->stream);
-		slot->pending = slot->upload = r == CU_OK;
-		give(stage, slot);
-		if (r != CU_OK)
-			return failure(stage, r, err);
+		if (slot->filled == 0)
+			slot->to = to + done;
+		uint64_t room = STAGE_BYTES - slot->filled, part = bytes - done < room ? bytes - done : room;
+		memcpy((char *)slot->buffer + slot->filled, (const char *)from + done, part);
+		slot->filled += part;
 		done += part;
+		if (slot->filled == STAGE_BYTES)
+			launch(stage, slot);
+		failed = note_upload(stage, slot);
+		give(stage, slot);
 	}
-	return 0;
+	return failed == CU_OK ? 0 : failure(stage, failed, err);
 }
 
 int stage_download(struct stage *stage, void *to, cu_pointer from, uint64_t bytes, struct ipcc_error *err)
@@ -217,6 +266,7 @@ int stage_flush(struct stage *stage, struct ipcc_error *err)
 			pthread_cond_wait(&stage->given, &stage->lock);
 		slot->taken = true;
 		pthread_mutex_unlock(&stage->lock);
+		launch(stage, slot);
 		r = settle(stage, slot);
 		give(stage, slot);
 	}

@@ -2,8 +2,9 @@
  * Inside loader/device/ only: the way between ordinary host memory and a GPU, through a bounded pool of pinned buffers, so
  * that the caller's next read overlaps with the transfer of what it gave before.
  *
- * Uploads return when the bytes are in a buffer; an error of a transfer is kept, and told by every later call. All
- * functions need the GPU's context to be current (gpu_enter) and are thread-safe.
+ * Uploads return when the bytes are in a buffer; an error of a transfer is kept, and told by every later call. What
+ * follows on what is in a buffer already is gathered there: a transfer begins when the buffer is full, is wanted for
+ * something else, or at stage_flush. All functions need the GPU's context to be current (gpu_enter) and are thread-safe.
  */
 #ifndef IPCC_DEVICE_STAGE_H
 #define IPCC_DEVICE_STAGE_H
