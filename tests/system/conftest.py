@@ -20,15 +20,6 @@ TREE = Path(__file__).resolve().parents[2]
 def pytest_configure(config):
     # In a background job it is ignored, and so it would be in every process that we start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "slow: takes minutes; deselected unless asked for with -m slow")
-
-
-def pytest_collection_modifyitems(config, items):
-    if config.getoption("-m"):
-        return
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes: ask for it with -m slow"))
 
 
 @pytest.fixture(scope="session")
