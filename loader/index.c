@@ -10,6 +10,7 @@
 #include "loader/shown.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
+#include "manifest/path.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -25,19 +26,6 @@ void index_fini(struct index *index)
 	names_fini(&index->tensor_names);
 	free(index->tensors);
 	*index = (struct index){0};
-}
-
-/* Is it a plain relative path that stays below the folder? One spelling per file: no empty or dot component. */
-static bool stays_inside(const char *name)
-{
-	for (;;) {
-		size_t length = strcspn(name, "/");
-		if (length == 0 || (length == 1 && name[0] == '.') || (length == 2 && memcmp(name, "..", 2) == 0))
-			return false;
-		if (name[length] == '\0')
-			return true;
-		name += length + 1;
-	}
 }
 
 static int no_memory(const struct index *index, struct ipcc_error *err)
@@ -80,7 +68,7 @@ static int compare_names(const void *a, const void *b)
 
 static int check_shard_name(const struct index *index, const char *tensor, const char *shard, struct ipcc_error *err)
 {
-	if (!stays_inside(shard))
+	if (!path_stays_inside(shard))
 		return fail(err, IPCC_INVALID,
 			    "%s: tensor '%s' is in shard '%s': not a plain path inside the folder, refused",
 			    shown(index->path), shown(tensor), shown(shard));

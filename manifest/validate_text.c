@@ -1,4 +1,5 @@
 /* The sections that are mostly text: header and gaps, key fields, sources, attributes. */
+#include "manifest/path.h"
 #include "manifest/utf8.h"
 #include "manifest/validate_state.h"
 
@@ -126,19 +127,6 @@ int validate_field(struct validator *v, uint32_t i, struct ipcc_error *err)
 	return validate_order(v, SECTION_FIELDS, i, err);
 }
 
-/* Relative, and in one form only: a/b, never /a, a//b, a/, ./a or a/../b. */
-static bool is_relative_path(const char *path)
-{
-	for (const char *at = path;; at++) {
-		size_t length = strcspn(at, "/");
-		if (length == 0 || (length <= 2 && strncmp(at, "..", length) == 0))
-			return false;
-		at += length;
-		if (*at == '\0')
-			return true;
-	}
-}
-
 int validate_source(struct validator *v, uint32_t i, struct ipcc_error *err)
 {
 	const struct manifest_source *raw = manifest_entry(&v->m, SECTION_SOURCES, i);
@@ -149,7 +137,7 @@ int validate_source(struct validator *v, uint32_t i, struct ipcc_error *err)
 		validate_text(v, place, raw->name, (struct text_rule){1, MANIFEST_MAX_SOURCE_NAME, false}, &name, err);
 	if (code != 0)
 		return code;
-	if (!is_relative_path(name))
+	if (!path_stays_inside(name))
 		return manifest_refuse(v->m.bytes, place, err,
 				       "\"%s\" is not a relative path without empty, \".\" or \"..\" parts", name);
 	if (le32_get(raw->hashed) > 1)

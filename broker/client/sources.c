@@ -9,6 +9,7 @@
 
 #include "manifest/fail.h"
 #include "manifest/fd.h"
+#include "manifest/path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -120,20 +121,6 @@ static int compare_one(struct comparison *c, enum ipcc_verify verify, enum ipcc_
 	return rc;
 }
 
-/* Names come from a publisher: one that leads out of the folder would let it probe files of the caller. */
-static bool stays_inside(const char *name)
-{
-	if (*name == '/' || *name == '\0')
-		return false;
-	for (const char *part = name; part != NULL; part = strchr(part, '/')) {
-		part += *part == '/';
-		size_t length = strcspn(part, "/");
-		if (length == 0 || (length <= 2 && strncmp(part, "..", length) == 0))
-			return false;
-	}
-	return true;
-}
-
 /* A model of the layout "checkpoint" was made of what its folder said then. An index that came later makes it another. */
 static int check_index(const struct manifest *m, const char *root, struct ipcc_error *err)
 {
@@ -179,7 +166,8 @@ int sources_compare(const struct manifest *m, const char *root, enum ipcc_verify
 		struct ipcc_source source;
 		struct comparison c = {.source = &source, .cancel = cancel};
 		rc = manifest_source(m, i, &source, err);
-		if (rc == IPCC_OK && !stays_inside(source.name))
+		/* Names come from a publisher: one that leads out of the folder would let it probe files of the caller. */
+		if (rc == IPCC_OK && !path_stays_inside(source.name))
 			rc = fail(err, IPCC_INVALID, "the manifest's source %u is not a file inside the model's folder",
 				  i);
 		if (rc != IPCC_OK)
