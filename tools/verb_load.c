@@ -1,5 +1,6 @@
 /* ipc-cache load: makes a safetensors file or model folder resident, or finds that it is already. */
 #include "loader/device/device.h"
+#include "manifest/fail.h"
 #include "manifest/format.h"
 #include "manifest/key.h"
 #include "manifest/utf8.h"
@@ -58,6 +59,7 @@ struct arguments {
 	unsigned threads;
 	enum fill_io io;
 	bool plan;
+	bool named, shown; /* --name and --visible were given */
 	struct selection selection;
 	struct ipcc_publish_options publish;
 };
@@ -108,6 +110,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPTION_NAME:
 		a->publish.name = arg;
+		a->named = true;
 		return 0;
 	case OPTION_DEVICE:
 		a->publish.device = arg;
@@ -120,6 +123,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPTION_VISIBLE:
 		parse_visible(state, arg, &a->publish);
+		a->shown = true;
 		return 0;
 	case OPTION_THREADS:
 		a->threads = (unsigned)option_number(state, "--threads", arg, 1, FILL_MAX_THREADS);
@@ -243,6 +247,17 @@ static int compare_resident(struct ipcc_client *client, const struct arguments *
 		return rc;
 	struct ipcc_model_facts facts;
 	ipcc_model_facts(*model, &facts);
+	const struct manifest_header *header = facts.manifest;
+	if (a->named && strcmp(a->publish.name, facts.name) != 0)
+		return fail_mismatch(
+			err, "name", a->publish.name, facts.name,
+			"the model is resident under the name %s; use that, or load it again with --replace",
+			facts.name);
+	if (a->shown && (le32_get(header->visibility) != a->publish.visibility ||
+			 le32_get(header->visible_gid) != a->publish.visible_gid))
+		return fail(err, IPCC_MISMATCH,
+			    "the model is resident and visible to others than --visible says; load it again with "
+			    "--replace");
 	outcome->resident = true;
 	outcome->name = facts.name;
 	outcome->generation = facts.generation;

@@ -269,3 +269,12 @@ def test_a_model_without_tensors_can_be_published_and_attached(broker, client):
     models.Handmade("nothing", segments=0).publish(client, visibility=ALL)
     with client.attach("nothing") as attached:
         assert isinstance(attached, Attached) and attached.manifest.tensors == []
+
+
+def test_a_load_does_not_pass_over_a_name_or_a_visibility_that_the_resident_model_does_not_have(broker, cli, resident):
+    error = cli("load", resident, "--name", "other", "--json", expect=4).json["error"]
+    assert (error["field"], error["expected"], error["got"]) == ("name", "other", "small")
+    assert "--replace" in cli("load", resident, "--visible", "all", expect=4).err
+    assert cli("load", resident, "--name", "small", "--visible", "owner", "--json", expect=0).json["already_resident"]
+    cli("load", resident, "--name", "other", "--visible", "all", "--replace", expect=0)
+    assert [m["name"] for m in broker.models()] == ["other"]
