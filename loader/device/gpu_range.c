@@ -138,7 +138,7 @@ static int range_make(const struct device_request *request, struct gpu *owner, s
 int gpu_range_map(const struct device_request *request, struct device_range **range, struct ipcc_error *err)
 {
 	struct gpu *owner, *reader;
-	struct gpu_range *made;
+	struct gpu_range *made = NULL;
 	if (request->access == DEVICE_PRIVATE)
 		return fail(err, IPCC_REFUSED,
 			    "%s: a GPU has no copy-on-write; map read-only, and copy what will change",
