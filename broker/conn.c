@@ -258,15 +258,20 @@ static void forget_unread(struct conn *conn)
 	conn->unread_fds = 0;
 }
 
+bool conn_reply_unread(struct conn *conn)
+{
+	if (conn->unread_fds > 0 && unread_bytes(conn) == 0)
+		forget_unread(conn);
+	return conn->unread_fds > 0;
+}
+
 uint64_t conn_unread_fds(struct server *server, uid_t uid)
 {
 	uint64_t sum = 0;
 	struct conn *conn, *next;
 	for (conn = TAILQ_FIRST(&server->unread); conn != NULL; conn = next) {
 		next = TAILQ_NEXT(conn, unread_link);
-		if (unread_bytes(conn) == 0)
-			forget_unread(conn);
-		else if (conn->peer.uid == uid)
+		if (conn_reply_unread(conn) && conn->peer.uid == uid)
 			sum += conn->unread_fds;
 	}
 	return sum;

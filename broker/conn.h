@@ -74,6 +74,8 @@ static inline struct asker conn_asker(const struct conn *conn)
 /* Takes over `fd`, a socket that was just accepted; authenticates, charges, watches. On failure the peer is told why. */
 void conn_accept(struct server *server, int fd);
 
+/* Was an attach reply sent over this connection that is not read yet? */
+bool conn_reply_unread(struct conn *conn);
 /* fds in attach replies to `uid` that are not read yet. The kernel counts them against the broker's user. */
 uint64_t conn_unread_fds(struct server *server, uid_t uid);
 

@@ -69,6 +69,14 @@ static void tell_waiters(struct server *server, const struct model *model)
 	}
 }
 
+/* With their charge. That of the bytes stays: memory that somebody maps is not free. */
+static void release_fds(struct server *server, struct model *model)
+{
+	model_drop_fds(model);
+	account_release_manifest(model->account, model->manifest_bytes);
+	account_release_fds(&server->accounts, model->account, model->segment_count);
+}
+
 void lifecycle_remove(struct server *server, struct model *model)
 {
 	if (model->state == IPCC_MODEL_LOADING) {
@@ -78,10 +86,8 @@ void lifecycle_remove(struct server *server, struct model *model)
 		journal_model(server->journal, model, JOURNAL_GONE, NULL);
 	}
 	TAILQ_REMOVE(&server->registry.models, model, link);
-	if (!model->dropped) {
-		account_release_manifest(model->account, model->manifest_bytes);
-		account_release_fds(&server->accounts, model->account, model->segment_count);
-	}
+	if (!model->dropped)
+		release_fds(server, model);
 	account_release_bytes(&server->accounts, model->account, model->bytes);
 	model_free(model);
 	server->registry_changed = true;
@@ -109,9 +115,7 @@ void lifecycle_drop(struct server *server, struct model *model)
 	model->dropped = true;
 	server->registry_changed = true;
 	journal_model(server->journal, model, JOURNAL_DROPPED, NULL);
-	model_drop_fds(model);
-	account_release_manifest(model->account, model->manifest_bytes);
-	account_release_fds(&server->accounts, model->account, model->segment_count);
+	release_fds(server, model);
 	/* Telling one may end its connection, and with the last lease the model: hold on to it by its id. */
 	uint64_t id = model->id;
 	struct conn *conn;

@@ -76,7 +76,7 @@ int handle_attach(struct conn *conn, struct request *request, struct message *re
 		return rc;
 	if (!cursor_finished(&request->body))
 		rc = fail(err, IPCC_PROTOCOL, "ATTACH: its lengths do not add up");
-	else if (conn->unread_fds > 0 && conn_unread_fds(conn->server, conn->peer.uid) > 0 && conn->unread_fds > 0)
+	else if (conn_reply_unread(conn))
 		rc = fail(err, IPCC_PROTOCOL, "ATTACH before the reply to the last one was read");
 	else if (conn->lease != NULL &&
 		 (conn->lease_request != request->id || conn->lease_asked != asked(request) || conn->lease->dropped))
