@@ -49,6 +49,7 @@ void conn_accept(struct server *server, int fd)
 			      .deadline_ms = UINT64_MAX};
 	TAILQ_INSERT_TAIL(&server->conns, conn, link);
 	int rc = peer_read(fd, server->overflow_is_real, &conn->peer, &err);
+	conn->peer.connection = conn->number;
 	if (rc == IPCC_OK)
 		rc = policy_connect(&server->policy, conn_asker(conn), &err);
 	if (rc == IPCC_OK)
