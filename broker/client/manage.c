@@ -178,6 +178,7 @@ static int read_entry(struct list *list, struct cursor *c, struct ipcc_error *er
 		.field_count = parts->key.count,
 		.fields = parts->key.fields,
 		.leases = le32_get(entry.lease_count),
+		.kept = (le32_get(entry.flags) & MODEL_KEPT) != 0,
 		.holder_count = le16_get(entry.holder_count),
 		.holders = parts->holders,
 	};

@@ -1,4 +1,4 @@
-/* Inside the client library only: a publication that is not committed yet. */
+/* Inside the client library only: a publication that is not committed yet, or is kept. */
 #ifndef IPCC_CLIENT_PUBLISH_H
 #define IPCC_CLIENT_PUBLISH_H
 
@@ -20,7 +20,11 @@ struct ipcc_publish {
 	struct builder *builder;
 	uint32_t segment_count;
 	struct publish_segment *segments;
+	bool keep; /* this process holds the memory */
 	bool committed;
 };
+
+/* keep.c: nobody finds the model any more from here on; its memory may be freed. */
+void keep_end(struct ipcc_publish *publish);
 
 #endif

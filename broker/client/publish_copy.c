@@ -43,8 +43,9 @@ static int copy_segment(struct ipcc_publish *publish, struct ipcc_model *model, 
 	int rc = IPCC_REFUSED;
 	if (from == NULL)
 		return IPCC_NOT_FOUND;
-	if (from == publish->device && from->pull != NULL && segment->bytes == memory->bytes)
-		rc = from->pull(memory, segment->device, model->segment_fds[i], err);
+	if (!from->is_host && segment->handle_kind == HANDLE_FD && publish->device->pull != NULL &&
+	    segment->bytes == memory->bytes)
+		rc = publish->device->pull(memory, segment->device, model->segment_fds[i], err);
 	if (rc != IPCC_REFUSED)
 		return rc;
 	rc = model->mapped ? IPCC_OK : ipcc_map(model, 0, err);
