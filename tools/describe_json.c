@@ -54,9 +54,11 @@ static int segment_json(const struct manifest *m, uint32_t i, json_t **entry, st
 	int rc = manifest_segment(m, i, &s, err);
 	if (rc != IPCC_OK)
 		return rc;
-	*entry = json_pack("{s:o, s:o, s:s, s:o, s:o}", "device", json_text(s.device), "bytes", json_number(s.bytes),
-			   "handle", s.handle_kind == HANDLE_FD ? "fd" : "legacy", "blocks", json_number(s.block_count),
-			   "hash", s.block_count > 0 ? json_hex(s.hash, sizeof(s.hash)) : json_null());
+	*entry = json_pack("{s:o, s:o, s:s, s:o, s:o, s:o}", "device", json_text(s.device), "bytes",
+			   json_number(s.bytes), "handle", s.handle_kind == HANDLE_FD ? "fd" : "legacy", "handle_hex",
+			   s.handle_bytes > 0 ? json_hex(s.handle, s.handle_bytes) : json_null(), "blocks",
+			   json_number(s.block_count), "hash",
+			   s.block_count > 0 ? json_hex(s.hash, sizeof(s.hash)) : json_null());
 	return IPCC_OK;
 }
 
