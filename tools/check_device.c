@@ -59,7 +59,7 @@ static void check_sharing(struct findings *f, const struct device_info *gpu, con
 				 how),
 		     !proven   ? format_text("this vendor's code was tested with a stub library only, never on a card; "
 					       "compare what you attach with: ipc-cache verify")
-		     : rc != 0 ? format_text("load with --keeper (%s)", err.message)
+		     : rc != 0 ? format_text("%s", err.message)
 			       : NULL);
 }
 
