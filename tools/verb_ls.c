@@ -78,20 +78,6 @@ static void print_table(const struct ipcc_list *list)
 	table_print(&table);
 }
 
-static json_t *holders_json(const struct ipcc_listing *model)
-{
-	json_t *array = checked(json_array());
-	for (uint32_t i = 0; i < model->holder_count; i++) {
-		const struct ipcc_holder *holder = &model->holders[i];
-		struct short_text command = text_command(holder->pid);
-		json_array_append_new(
-			array, json_pack("{s:o, s:o, s:o, s:o}", "pid", json_number((uint64_t)holder->pid), "uid",
-					 json_number(holder->uid), "since_ns", json_number(holder->since_ns), "command",
-					 command.text[0] == '\0' ? json_null() : json_text(command.text)));
-	}
-	return array;
-}
-
 static json_t *model_json(const struct ipcc_listing *model)
 {
 	return json_pack("{s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
@@ -102,7 +88,7 @@ static json_t *model_json(const struct ipcc_listing *model)
 			 "publisher_pid", json_number((uint64_t)model->publisher_pid), "created_ns",
 			 json_number(model->created_ns), "bytes", json_number(model->bytes), "segments",
 			 json_number(model->segments), "tensors", json_number(model->tensors), "leases",
-			 json_number(model->leases), "holders", holders_json(model), "keeper_pid",
+			 json_number(model->leases), "holders", describe_holders(model), "keeper_pid",
 			 model->kept ? json_number((uint64_t)model->publisher_pid) : json_null());
 }
 

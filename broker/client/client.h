@@ -23,6 +23,7 @@ struct ipcc_client {
 	atomic_bool lease_taken;   /* an attach is going on, or its lease is held */
 	struct ipcc_model *leased; /* the model whose lease this connection is, or NULL */
 	struct ipcc_publish *publishing;
+	uint64_t evicted_id; /* by the last ipcc_evict */
 	/* Events that came. */
 	atomic_bool evicted;
 	atomic_bool lost;     /* the keeper of the leased model ended */

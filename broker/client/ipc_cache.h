@@ -73,7 +73,8 @@ struct ipcc_client_options {
  * be the caller's uid, root or the trusted uid. `options` may be NULL.
  * IPCC_NO_BROKER: nobody listens; IPCC_REFUSED: not to be trusted, or the broker does not take this user. */
 int ipcc_connect(struct ipcc_client **client, const struct ipcc_client_options *options, struct ipcc_error *err);
-/* Ends the connection, and with it the lease or an uncommitted publication. Mapped models stay mapped. NULL is fine. */
+/* Ends the connection, and with it the lease, and a publication that is uncommitted or kept. Mapped models stay mapped; a kept
+ * one's memory may be freed by its keeper from then on. NULL is fine. */
 void ipcc_close(struct ipcc_client *client);
 /* From any thread, or a signal handler: the call in flight and every later one return IPCC_CANCELED. Only ipcc_close() can
  * follow. Allocating a segment and hashing one are finished first. */
@@ -326,6 +327,8 @@ void ipcc_list_free(struct ipcc_list *list);
  * `draining` (may be NULL) is set when leases are left. */
 int ipcc_evict(struct ipcc_client *client, const char *model, const struct ipcc_field *fields, uint32_t field_count,
 	       enum ipcc_evict_mode mode, int wait_ms, bool *draining, struct ipcc_error *err);
+/* Which model the last ipcc_evict() of this client that succeeded was about: its id in ipcc_list(). 0: there was none. */
+uint64_t ipcc_evicted_id(const struct ipcc_client *client);
 
 /* One round trip. */
 int ipcc_ping(struct ipcc_client *client, struct ipcc_error *err);

@@ -132,7 +132,9 @@ def test_every_document_parses_and_has_its_fields(broker, cli, resident):
     doctor = cli("doctor", "--json")
     assert doctor.status in (0, 1) and doctor.json["healthy"] is (doctor.status == 0)
     assert all(f["level"] in ("OK", "WARN", "FAIL") and f["name"] and f["text"] for f in doctor.json["findings"])
-    assert cli("evict", "small", "--json", expect=0).json == {"state": "gone"}
+    model = broker.models()[0]
+    assert cli("evict", "small", "--json", expect=0).json == {"state": "gone", "id": model["id"], "name": "small",
+                                                              "key_id": key_id, "holders": []}
 
 
 def test_dump_says_what_the_manifest_says(broker, client, cli, resident):
