@@ -1,10 +1,12 @@
-"""Copies from one GPU to another, on the fake driver."""
+"""Two GPUs, on the fake driver: what tests/gpu/two does on real cards, and copies from one to the other."""
 import os
 import pathlib
+import subprocess
 
 import pytest
-from gpu import FakeDriver
+from gpu import BUILD, FakeDriver, uuid
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 
 
@@ -13,6 +15,20 @@ def fake(folder, binaries):
     driver = FakeDriver(folder)
     yield driver
     assert driver.take("leaks") == ""
+
+
+def test_the_run_for_two_real_cards_passes_on_the_fake(folder, not_sanitized):
+    done = subprocess.run([ROOT / "tests" / "gpu" / "two", folder / "report", "--fake", "--build", BUILD, "--rounds", "20"],
+                          stdout=subprocess.PIPE, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout
+    report = (folder / "report" / "report.md").read_text()
+    assert "| NO |" not in report and "not run" not in report and report.count("| yes |") == 13
+
+
+def test_one_card_is_too_few_for_it(folder, not_sanitized):
+    done = subprocess.run([ROOT / "tests" / "gpu" / "two", folder / "report", "--fake", "--build", BUILD],
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": "1"}, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.returncode == 1 and "two GPUs are needed" in done.stderr and uuid(1) in done.stderr
 
 
 def test_a_copys_time_is_told_by_phase(broker, small, fake):
