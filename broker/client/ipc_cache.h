@@ -227,6 +227,9 @@ struct ipcc_publish_options {
 	/* A resident model of the same key is replaced at the commit: it takes no new attach and goes with its last
 	 * lease. Otherwise IPCC_EXISTS. */
 	bool replace;
+	/* The caller will write every byte, as ipcc_publish_copy() does: a GPU's segments are not cleared first. What is
+	 * left out holds whatever that memory held before. */
+	bool overwritten;
 	/* GPU memory without fds, for devices whose memory cannot be exported as such: the segments are ordinary memory of this
 	 * process, shared by legacy IPC handles, and the model lives as long as this process keeps it: see ipcc_publish_keep().
 	 * IPCC_REFUSED on the host. */
@@ -235,8 +238,8 @@ struct ipcc_publish_options {
 
 struct ipcc_publish;
 
-/* Claims the key with the broker, then creates the segments, mapped writable at ipcc_publish_address(); they hold zeros, and
- * their memory is allocated as they are filled. The connection is
+/* Claims the key with the broker, then creates the segments, mapped writable at ipcc_publish_address(); they hold zeros
+ * (unless `overwritten`), and their memory is allocated as they are filled. The connection is
  * the claim: when it ends before the commit, nothing is left. One publication per client at a time.
  * IPCC_EXISTS, IPCC_BUSY (names the other publisher), IPCC_NO_MEMORY (before anything is allocated), IPCC_REFUSED. */
 int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publish_options *options,
@@ -280,6 +283,21 @@ int ipcc_publish_commit(struct ipcc_publish *publish, uint64_t *id, uint64_t *ge
  * freeing the publication ends the model at once, and its holders are told (IPCC_LEASE_LOST). IPCC_NO_BROKER: the broker is
  * gone, and with it the model. The process's death at any moment ends the model as IPCC_CANCELED does. */
 int ipcc_publish_keep(struct ipcc_publish *publish, struct ipcc_error *err);
+
+/* Where the time of a publication went. */
+enum ipcc_phase {
+	IPCC_PHASE_CLAIM,  /* the broker's answer to the claim */
+	IPCC_PHASE_OPEN,   /* setting up the GPU's context */
+	IPCC_PHASE_CREATE, /* the segments, cleared unless `overwritten` */
+	IPCC_PHASE_MAP, /* ipcc_publish_copy(): mapping the model's segments where they are copied to, and unmapping */
+	IPCC_PHASE_BYTES,  /* ipcc_publish_copy(): the bytes */
+	IPCC_PHASE_SEAL,   /* hashing what was not hashed, unmapping, sealing */
+	IPCC_PHASE_COMMIT, /* handing segments and manifest over */
+	IPCC_PHASES,
+};
+/* Nanoseconds so far; what did not happen took 0. */
+uint64_t ipcc_publish_phase_ns(const struct ipcc_publish *publish, enum ipcc_phase phase);
+
 /* Frees; an uncommitted publication is given up, and a kept model with it unless it is gone already (its connection ends: the
  * client can only be closed). NULL is fine. */
 void ipcc_publish_free(struct ipcc_publish *publish);

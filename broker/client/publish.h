@@ -22,9 +22,15 @@ struct ipcc_publish {
 	struct publish_segment *segments;
 	bool keep; /* this process holds the memory */
 	bool committed;
+	uint64_t lap_ns; /* when the phase that runs began */
+	uint64_t phase_ns[IPCC_PHASES];
 };
 
 /* keep.c: nobody finds the model any more from here on; its memory may be freed. */
 void keep_end(struct ipcc_publish *publish);
+/* Something that is a phase begins. */
+void publish_lap(struct ipcc_publish *publish);
+/* It ends, and the next one begins. */
+void publish_lap_end(struct ipcc_publish *publish, enum ipcc_phase phase);
 
 #endif

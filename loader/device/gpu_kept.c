@@ -37,7 +37,6 @@ static int granularity(const char *device, uint64_t *bytes, struct ipcc_error *e
 
 static int allocate(struct gpu *gpu, struct device_segment *made, struct ipcc_error *err)
 {
-	struct stage *stage;
 	cu_pointer address = 0;
 	cu_result r = gpu->driver->allocate(&address, made->bytes);
 	if (r != CU_OK)
@@ -45,10 +44,6 @@ static int allocate(struct gpu *gpu, struct device_segment *made, struct ipcc_er
 	r = gpu->vendor->legacy_get(gpu->driver, address, made->handle.bytes);
 	int rc =
 		r == CU_OK ? 0 : gpu_fail(gpu, r, err, "its memory cannot be shared by legacy IPC (cuIpcGetMemHandle)");
-	if (rc == 0)
-		rc = stage_of(gpu, &stage, err);
-	if (rc == 0)
-		rc = stage_zero(stage, address, made->bytes, err);
 	if (rc != 0) {
 		gpu->driver->free(address);
 		return rc;
@@ -252,10 +247,10 @@ const struct device device_gpu_kept = {
 	.memory_check = gpu_device_memory_check,
 	.granularity = granularity,
 	.create = create,
+	.clear = gpu_segment_clear,
 	.write = gpu_segment_write,
 	.read = gpu_segment_read,
 	.huge_bytes = gpu_device_huge_bytes,
-	.pull = gpu_segment_pull,
 	.seal = seal,
 	.destroy = destroy,
 	.map = map,
