@@ -20,12 +20,14 @@
 #define EXTENT_MOST_BYTES  ((uint64_t)128 << 20)
 #define EXTENTS_PER_WORKER 4
 
-static unsigned thread_count(const struct fill_options *options)
+static unsigned thread_count(const struct fill_options *options, const struct sink *sink)
 {
+	unsigned most = sink->device != NULL ? FILL_DEVICE_THREADS : FILL_DEFAULT_THREADS;
+
 	if (options->threads != 0)
 		return options->threads < FILL_MAX_THREADS ? options->threads : FILL_MAX_THREADS;
 	long online = sysconf(_SC_NPROCESSORS_ONLN);
-	return online < 1 ? 1 : online < FILL_DEFAULT_THREADS ? (unsigned)online : FILL_DEFAULT_THREADS;
+	return online < 1 ? 1 : online < (long)most ? (unsigned)online : most;
 }
 
 static unsigned window_of(unsigned threads)
@@ -171,9 +173,10 @@ int fill_run(const struct checkpoint *cp, const struct plan *plan, const struct 
 		.progress_lock = PTHREAD_MUTEX_INITIALIZER,
 	};
 
-	fill.threads = thread_count(fill.options);
+	fill.threads = thread_count(fill.options, sink);
 	fill.window = window_of(fill.threads);
 	choice_init(&fill.choice, fill.threads);
+	uint64_t start_ns = work_now_ns();
 	guard_install();
 	int r = run(&fill);
 	guard_remove();
@@ -190,6 +193,7 @@ int fill_run(const struct checkpoint *cp, const struct plan *plan, const struct 
 			*err = fill.error;
 		return r;
 	}
+	filled.report.duration_ns = work_now_ns() - start_ns;
 	*result = filled;
 	return 0;
 }

@@ -98,19 +98,21 @@ static int fill_window(struct worker *worker, struct ipcc_error *err)
 
 static int run(struct worker *worker, struct ipcc_error *err)
 {
-	while (!stopped(worker->fill)) {
-		int r = fill_window(worker, err);
+	int r = worker->fill->sink->device != NULL ? work_pin(worker, err) : 0;
+
+	while (r == 0 && !stopped(worker->fill)) {
+		r = fill_window(worker, err);
 		if (r != 0)
 			return r;
 		if (worker->count == 0)
-			return 0;
+			return work_settle(worker, err);
 		r = job_finish(worker, &worker->jobs[worker->first], err);
 		if (r != 0)
 			return r;
 		worker->first = (worker->first + 1) % worker->fill->window;
 		worker->count--;
 	}
-	return 0;
+	return r;
 }
 
 static void add_report(struct worker *worker)
@@ -140,6 +142,7 @@ void work_extents(struct fill *fill)
 		work_report(fill, &error);
 	add_report(&worker);
 	reader_free(worker.reader);
+	pool_fini(&worker.pool);
 	digest_cursor_fini(&worker.cursor);
 	if (worker.file_sum != NULL)
 		checksum_free(worker.file_sum);

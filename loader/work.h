@@ -9,14 +9,16 @@
 
 #include "loader/shards.h"
 #include "loader/fill.h"
+#include "loader/pool.h"
 #include "loader/reader.h"
 #include "loader/units.h"
 
 #include <pthread.h>
+#include <time.h>
 
 /* What is hashed and written in one go: small enough to stay in a core's second-level cache between the two. */
 #define WORK_PIECE_BYTES ((uint64_t)64 << 10)
-#define WORK_MAX_WINDOW	 8
+#define WORK_MAX_WINDOW	 POOL_MAX_BUFFERS
 
 /* A segment's extents that are not taken yet. */
 struct lane {
@@ -55,13 +57,15 @@ struct job {
 	enum way way;  /* ... and answered this, ... */
 	bool measured; /* ... to find out how fast it is */
 	enum fill_path path;
-	unsigned slot;	     /* PATH_DIRECT: the reader's */
+	unsigned slot;	     /* of the pool and the reader, where they are needed */
 	uint64_t read_begin; /* PATH_DIRECT: the aligned superset */
 	bool ends_extent;
 };
 
 struct worker {
 	struct fill *fill;
+	struct pool pool;      /* empty until needed */
+	bool sends;	       /* all is read into the pool, and sent from there */
 	struct reader *reader; /* NULL until needed */
 	uint8_t *piece;	       /* WORK_PIECE_BYTES */
 	struct checksum *file_sum;
@@ -77,6 +81,13 @@ struct worker {
 	uint64_t refused_bytes;
 };
 
+static inline uint64_t work_now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 /* ---- work.c: the order of work ---- */
 
 /* Reads extents until none is left, or there is an error. */
@@ -85,6 +96,18 @@ void work_extents(struct fill *fill);
 void work_rest(struct fill *fill);
 /* Keeps the first error. */
 void work_report(struct fill *fill, const struct ipcc_error *error);
+
+/* ---- work_pool.c: a worker's buffers ---- */
+
+/* Where the sink's device takes bytes by itself: makes its buffers and pins them. Where they cannot be pinned, all goes
+ * through the sink's `write`, as elsewhere. */
+int work_pin(struct worker *worker, struct ipcc_error *err);
+/* Makes what reads past the page cache need, once. */
+int work_make_reader(struct worker *worker, struct ipcc_error *err);
+/* Sends what the plan wants of a unit, which lies at `from`, in the job's buffer. */
+int work_send(struct worker *worker, const struct job *job, const uint8_t *from, struct ipcc_error *err);
+/* Waits for all that was sent. */
+int work_settle(struct worker *worker, struct ipcc_error *err);
 
 /* ---- work_unit.c: one unit ---- */
 

@@ -2,7 +2,8 @@
  * The loader without a broker, and what it is compared with, for tests/bench/loader.py. Each prints one JSON object with
  * the bytes and the seconds; what is timed begins with fresh memory and ends with the last byte in its place.
  *
- *	loader fill PATH [--io HOW] [--threads N] [--no-hash] [--no-ring]	fill host segments as `ipc-cache load` does
+ *	loader fill PATH [--io HOW] [--threads N] [--no-hash] [--no-ring] [--device NAME]	fill segments, as `ipc-cache load`
+ *		does; of a GPU, its context and its segments are there before the time begins
  *	loader copy PATH	two threads copy mappings of the files into mapped memory of the same kind as the segments
  *	loader read PATH	two threads read the files with preadv, 4 MiB apiece, into memory that is there already
  *	loader plan PATH	open and plan, nothing else
@@ -33,6 +34,7 @@ static struct checkpoint cp;
 static struct plan plan;
 static struct device_segment *segments;
 static const struct device *device;
+static char device_name[DEVICE_NAME_BYTES] = DEVICE_HOST;
 
 static double now(void)
 {
@@ -54,7 +56,7 @@ static void create_segments(void)
 	struct ipcc_error err;
 	segments = calloc(plan.segment_count, sizeof(*segments));
 	for (uint32_t i = 0; i < plan.segment_count; i++)
-		must(device->create(DEVICE_HOST, "bench", plan.segment_bytes[i], &segments[i], &err), "create", &err);
+		must(device->create(device_name, "bench", plan.segment_bytes[i], &segments[i], &err), "create", &err);
 }
 
 static void print_result(double seconds, uint64_t bytes, const char *more)
@@ -80,10 +82,29 @@ static int sink_read(void *context, uint32_t segment, uint64_t offset, void *to,
 	return device->read(&segments[segment], offset, to, bytes, err);
 }
 
+static int sink_send(void *context, struct device_window *window, uint32_t segment, uint64_t offset, const void *from,
+		     uint64_t bytes, struct ipcc_error *err)
+{
+	(void)context;
+	return device->window_send(window, &segments[segment], offset, from, bytes, err);
+}
+
+/* A GPU's context, and segments of sizes that it takes. */
+static void use_device(const char *text)
+{
+	struct ipcc_error err;
+	uint64_t granularity;
+	must(device_resolve(text, device_name, &err), text, &err);
+	device = device_find(device_name, &err);
+	must(device->granularity(device_name, &granularity, &err), text, &err);
+	must(plan_round(&plan, granularity, &err), text, &err);
+	must(device->open(device_name, &err), text, &err);
+}
+
 static void fill(int argc, char **argv)
 {
 	static const char *const ways[] = {"auto", "direct", "buffered", "mmap"};
-	const struct sink sink = {.write = sink_write, .read = sink_read};
+	struct sink sink = {.write = sink_write, .read = sink_read};
 	struct fill_options options = {0};
 	struct fill_result result = {0};
 	struct ipcc_error err;
@@ -96,12 +117,21 @@ static void fill(int argc, char **argv)
 			options.no_ring = true;
 		else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
 			options.threads = (unsigned)atoi(argv[++i]);
+		else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
+			use_device(argv[++i]);
 		for (int way = 0; strcmp(argv[i], "--io") == 0 && i + 1 < argc && way < 4; way++)
 			if (strcmp(argv[i + 1], ways[way]) == 0)
 				options.io = (enum fill_io)way;
 	}
+	if (device->window_open != NULL) {
+		create_segments();
+		sink.device = device;
+		sink.device_name = device_name;
+		sink.send = sink_send;
+	}
 	double start = now();
-	create_segments();
+	if (segments == NULL)
+		create_segments();
 	must(fill_run(&cp, &plan, &sink, &options, &result, &err), "fill", &err);
 	double seconds = now() - start;
 	uint64_t huge = 0;
@@ -110,10 +140,11 @@ static void fill(int argc, char **argv)
 	const struct fill_report *r = &result.report;
 	snprintf(more, sizeof(more),
 		 ", \"mapped\": %llu, \"buffered\": %llu, \"direct\": %llu, \"ring\": %d, \"registered\": %d, "
-		 "\"pool\": %llu, \"huge\": %llu, \"rates\": [%llu, %llu], \"way\": \"%s\"",
+		 "\"pool\": %llu, \"huge\": %llu, \"threads\": %u, \"pinned\": %d, \"rates\": [%llu, %llu], \"way\": "
+		 "\"%s\"",
 		 (unsigned long long)r->path_bytes[PATH_MAPPED], (unsigned long long)r->path_bytes[PATH_BUFFERED],
 		 (unsigned long long)r->path_bytes[PATH_DIRECT], r->ring, r->registered,
-		 (unsigned long long)r->pool_bytes, (unsigned long long)huge,
+		 (unsigned long long)r->pool_bytes, (unsigned long long)huge, r->threads, r->unpinned[0] == '\0',
 		 (unsigned long long)r->devices[0].rates[WAY_DIRECT],
 		 (unsigned long long)r->devices[0].rates[WAY_BUFFERED],
 		 !r->devices[0].decided		   ? "undecided"
