@@ -143,6 +143,7 @@ void work_extents(struct fill *fill)
 	add_report(&worker);
 	reader_free(worker.reader);
 	pool_fini(&worker.pool);
+	pool_fini(&worker.outbox);
 	digest_cursor_fini(&worker.cursor);
 	if (worker.file_sum != NULL)
 		checksum_free(worker.file_sum);

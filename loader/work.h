@@ -57,16 +57,18 @@ struct job {
 	enum way way;  /* ... and answered this, ... */
 	bool measured; /* ... to find out how fast it is */
 	enum fill_path path;
-	unsigned slot;	     /* of the pool and the reader, where they are needed */
+	unsigned slot;	     /* PATH_DIRECT: of the pool and the reader */
 	uint64_t read_begin; /* PATH_DIRECT: the aligned superset */
 	bool ends_extent;
 };
 
 struct worker {
 	struct fill *fill;
-	struct pool pool;      /* empty until needed */
-	bool sends;	       /* all is read into the pool, and sent from there */
-	struct reader *reader; /* NULL until needed */
+	bool sends;	       /* all is read into pinned buffers, and sent from there */
+	struct pool outbox;    /* for what comes through the page cache: few and small, they stay in the core's cache */
+	unsigned next_buffer;  /* of the outbox */
+	struct pool pool;      /* for what comes past it; empty until needed, as the reader is */
+	struct reader *reader; /* into the pool */
 	uint8_t *piece;	       /* WORK_PIECE_BYTES */
 	struct checksum *file_sum;
 	struct digest_cursor cursor;
@@ -104,8 +106,17 @@ void work_report(struct fill *fill, const struct ipcc_error *error);
 int work_pin(struct worker *worker, struct ipcc_error *err);
 /* Makes what reads past the page cache need, once. */
 int work_make_reader(struct worker *worker, struct ipcc_error *err);
-/* Sends what the plan wants of a unit, which lies at `from`, in the job's buffer. */
-int work_send(struct worker *worker, const struct job *job, const uint8_t *from, struct ipcc_error *err);
+
+/* A part of a file, which lies at `from`, in a buffer of `pool`. */
+struct part {
+	uint32_t file;
+	uint64_t begin, bytes;
+	const uint8_t *from;
+	struct pool *pool;
+	unsigned buffer;
+};
+/* Sends what the plan wants of it. */
+int work_send(struct worker *worker, const struct part *part, struct ipcc_error *err);
 /* Waits for all that was sent. */
 int work_settle(struct worker *worker, struct ipcc_error *err);
 

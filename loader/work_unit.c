@@ -67,6 +67,9 @@ static int begin_direct(struct worker *worker, struct job *job, struct ipcc_erro
 		return 0;
 	}
 	int r = work_make_reader(worker, err);
+	/* Jobs end in the order of their beginning, so the slots come free in turn. */
+	job->slot = worker->next_slot;
+	worker->next_slot = (worker->next_slot + 1) % worker->fill->window;
 	if (r == 0)
 		r = pool_settle(&worker->pool, job->slot, err);
 	if (r != 0)
@@ -87,9 +90,6 @@ int job_begin(struct worker *worker, struct job *job, bool *wait, struct ipcc_er
 	job->path = choose(worker, job, wait);
 	if (*wait)
 		return 0;
-	/* Jobs end in the order of their beginning, so the slots come free in turn. */
-	job->slot = worker->next_slot;
-	worker->next_slot = (worker->next_slot + 1) % worker->fill->window;
 	if (job->path == PATH_DIRECT)
 		r = begin_direct(worker, job, err);
 	/* Reading ahead. For what is there it would only cost time. */
@@ -151,24 +151,55 @@ static int read_failed(struct worker *worker, const struct job *job, int error, 
 			  job->unit.begin);
 }
 
-/* Piece by piece, hashed while the caches hold it. */
-static int finish_buffered(struct worker *worker, const struct job *job, struct ipcc_error *err)
+/* Reads and takes [begin, begin + bytes) of the file in pieces, each while the caches hold it: into `to`, or all into the
+ * worker's piece of memory. */
+static int read_pieces(struct worker *worker, const struct job *job, uint64_t begin, uint64_t bytes, uint8_t *to,
+		       struct ipcc_error *err)
 {
 	struct taking t = {.worker = worker, .job = job, .err = err};
-	uint8_t *buffer = worker->sends ? pool_buffer(&worker->pool, job->slot) : NULL;
-	int r = worker->sends ? pool_settle(&worker->pool, job->slot, err) : 0;
 
-	for (uint64_t done = 0; r == 0 && done < job->unit.bytes; done += t.bytes) {
-		uint8_t *to = worker->sends ? buffer + done : worker->piece;
-		t.from = to;
-		t.begin = job->unit.begin + done;
-		t.bytes = job->unit.bytes - done < WORK_PIECE_BYTES ? job->unit.bytes - done : WORK_PIECE_BYTES;
-		r = fd_read_exact(job->file->fd, to, t.bytes, t.begin);
+	for (uint64_t done = 0; done < bytes; done += t.bytes) {
+		uint8_t *at = to != NULL ? to + done : worker->piece;
+		t.from = at;
+		t.begin = begin + done;
+		t.bytes = bytes - done < WORK_PIECE_BYTES ? bytes - done : WORK_PIECE_BYTES;
+		int r = fd_read_exact(job->file->fd, at, t.bytes, t.begin);
 		if (r < 0)
 			return read_failed(worker, job, -r, err);
 		r = take(&t);
+		if (r != 0)
+			return r;
 	}
-	return r == 0 && worker->sends ? work_send(worker, job, buffer, err) : r;
+	return 0;
+}
+
+/* Through the buffers of the outbox. */
+static int finish_sent(struct worker *worker, const struct job *job, struct ipcc_error *err)
+{
+	struct part part = {.file = job->unit.file, .pool = &worker->outbox};
+	int r = 0;
+
+	for (uint64_t done = 0; r == 0 && done < job->unit.bytes; done += part.bytes) {
+		uint64_t left = job->unit.bytes - done;
+		part.buffer = worker->next_buffer;
+		worker->next_buffer = (worker->next_buffer + 1) % worker->outbox.count;
+		part.begin = job->unit.begin + done;
+		part.bytes = left < worker->outbox.buffer_bytes ? left : worker->outbox.buffer_bytes;
+		part.from = pool_buffer(part.pool, part.buffer);
+		r = pool_settle(part.pool, part.buffer, err);
+		if (r == 0)
+			r = read_pieces(worker, job, part.begin, part.bytes, pool_buffer(part.pool, part.buffer), err);
+		if (r == 0)
+			r = work_send(worker, &part, err);
+	}
+	return r;
+}
+
+static int finish_buffered(struct worker *worker, const struct job *job, struct ipcc_error *err)
+{
+	if (worker->sends)
+		return finish_sent(worker, job, err);
+	return read_pieces(worker, job, job->unit.begin, job->unit.bytes, NULL, err);
 }
 
 static int finish_direct(struct worker *worker, struct job *job, struct ipcc_error *err)
@@ -194,7 +225,10 @@ static int finish_direct(struct worker *worker, struct job *job, struct ipcc_err
 	if (got < 0)
 		return read_failed(worker, job, (int)-got, err);
 	int r = take(&t);
-	return r == 0 && worker->sends ? work_send(worker, job, t.from, err) : r;
+	if (r != 0 || !worker->sends)
+		return r;
+	const struct part part = {job->unit.file, t.begin, t.bytes, t.from, &worker->pool, job->slot};
+	return work_send(worker, &part, err);
 }
 
 /* Why could the mapping not be read? */
