@@ -6,6 +6,7 @@
  *		does; of a GPU, its context and its segments are there before the time begins
  *	loader copy PATH	two threads copy mappings of the files into mapped memory of the same kind as the segments
  *	loader read PATH	two threads read the files with preadv, 4 MiB apiece, into memory that is there already
+ *	loader direct PATH	eight do so with O_DIRECT
  *	loader plan PATH	open and plan, nothing else
  *	loader evict PATH	drop the files from the page cache; "resident" is the percentage that is left
  *	loader cache PATH	read them into it
@@ -157,7 +158,7 @@ static void fill(int argc, char **argv)
 /* ---- ceilings ---- */
 
 struct ceiling {
-	bool copy;
+	bool copy, direct;
 	uint8_t *to; /* read: memory of each file in turn */
 	const uint8_t **maps;
 	int *fds;
@@ -168,8 +169,9 @@ struct ceiling {
 static void do_block(struct ceiling *c, uint32_t file, uint64_t begin, uint64_t bytes, uint64_t place)
 {
 	if (!c->copy) {
-		struct iovec to = {c->to + place, bytes};
-		while (to.iov_len > 0) {
+		uint64_t end = begin + bytes;
+		struct iovec to = {c->to + place, c->direct ? BLOCK : bytes};
+		while (begin < end) {
 			ssize_t got = preadv(c->fds[file], &to, 1, (off_t)begin);
 			must(got <= 0, "preadv", NULL);
 			to.iov_base = (uint8_t *)to.iov_base + got;
@@ -205,11 +207,14 @@ static void *ceiling_thread(void *argument)
 	return NULL;
 }
 
-static void ceiling(bool copy)
+#define MOST_THREADS 8
+
+static void ceiling(bool copy, bool direct)
 {
-	struct ceiling c = {.copy = copy};
+	struct ceiling c = {.copy = copy, .direct = direct};
 	struct ipcc_error err;
-	pthread_t other;
+	pthread_t others[MOST_THREADS];
+	unsigned count = direct ? MOST_THREADS - 1 : 1;
 
 	c.fds = calloc(cp.file_count, sizeof(*c.fds));
 	c.maps = calloc(cp.file_count, sizeof(*c.maps));
@@ -226,12 +231,15 @@ static void ceiling(bool copy)
 		create_segments();
 	for (uint32_t i = 0; i < cp.file_count; i++) {
 		must(checkpoint_open_file(&cp, i, &c.fds[i], &err), "open", &err);
+		must(direct && fcntl(c.fds[i], F_SETFL, O_DIRECT) != 0, "O_DIRECT", NULL);
 		if (copy)
 			c.maps[i] = mmap(NULL, cp.files[i].header.source.bytes, PROT_READ, MAP_SHARED, c.fds[i], 0);
 	}
-	pthread_create(&other, NULL, ceiling_thread, &c);
+	for (unsigned i = 0; i < count; i++)
+		pthread_create(&others[i], NULL, ceiling_thread, &c);
 	ceiling_thread(&c);
-	pthread_join(other, NULL);
+	for (unsigned i = 0; i < count; i++)
+		pthread_join(others[i], NULL);
 	print_result(now() - start, plan.tensor_bytes, "");
 }
 
@@ -267,7 +275,7 @@ int main(int argc, char **argv)
 {
 	struct ipcc_error err;
 	if (argc < 3) {
-		fputs("loader fill|copy|read|plan|evict|cache PATH ...\n", stderr);
+		fputs("loader fill|copy|read|direct|plan|evict|cache PATH ...\n", stderr);
 		return 2;
 	}
 	double start = now();
@@ -276,8 +284,8 @@ int main(int argc, char **argv)
 	must(plan_init_checkpoint(&plan, &cp, NULL, 0, &err), argv[2], &err);
 	if (strcmp(argv[1], "fill") == 0)
 		fill(argc - 3, argv + 3);
-	else if (strcmp(argv[1], "copy") == 0 || strcmp(argv[1], "read") == 0)
-		ceiling(argv[1][0] == 'c');
+	else if (strcmp(argv[1], "copy") == 0 || strcmp(argv[1], "read") == 0 || strcmp(argv[1], "direct") == 0)
+		ceiling(argv[1][0] == 'c', argv[1][0] == 'd');
 	else if (strcmp(argv[1], "plan") == 0)
 		print_result(now() - start, plan.tensor_bytes, "");
 	else
