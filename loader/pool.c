@@ -17,28 +17,14 @@ int pool_init(struct pool *pool, unsigned count, uint64_t buffer_bytes)
 	return 0;
 }
 
-static void close_windows(struct pool *pool)
+int pool_pin(struct pool *pool, unsigned buffer, const struct device *device, const char *device_name,
+	     struct ipcc_error *err)
 {
-	for (unsigned i = 0; i < pool->count && pool->device != NULL; i++) {
-		pool->device->window_close(pool->windows[i]);
-		pool->windows[i] = NULL;
-		pool->sent[i] = false;
-	}
-	pool->device = NULL;
-}
-
-int pool_pin(struct pool *pool, const struct device *device, const char *device_name, struct ipcc_error *err)
-{
-	int r = 0;
-
+	if (pool->windows[buffer] != NULL)
+		return 0;
 	pool->device = device;
-	/* Pinning is serial in a driver, allocating what is to be pinned need not be. */
-	madvise(pool->memory, pool->count * pool->buffer_bytes, MADV_POPULATE_WRITE);
-	for (unsigned i = 0; i < pool->count && r == 0; i++)
-		r = device->window_open(device_name, pool_buffer(pool, i), pool->buffer_bytes, &pool->windows[i], err);
-	if (r != 0)
-		close_windows(pool);
-	return r;
+	return device->window_open(device_name, pool_buffer(pool, buffer), pool->buffer_bytes, &pool->windows[buffer],
+				   err);
 }
 
 int pool_settle(struct pool *pool, unsigned buffer, struct ipcc_error *err)
@@ -51,7 +37,8 @@ int pool_settle(struct pool *pool, unsigned buffer, struct ipcc_error *err)
 
 void pool_fini(struct pool *pool)
 {
-	close_windows(pool);
+	for (unsigned i = 0; i < pool->count && pool->device != NULL; i++)
+		pool->device->window_close(pool->windows[i]);
 	if (pool->memory != NULL)
 		munmap(pool->memory, pool->count * pool->buffer_bytes);
 	*pool = (struct pool){0};

@@ -1,6 +1,7 @@
 /*
- * A worker's buffers: aligned for O_DIRECT, used again and again, and pinned where the sink's device takes bytes from them by
- * itself. One thread's.
+ * A worker's buffers: aligned for O_DIRECT, used again and again, and pinned where a device takes bytes from them by itself.
+ * One thread's. A buffer is pinned when something is first sent from it: pinning is serial in a driver, and so the first
+ * transfers need not wait for the last buffer.
  *
  * Invariant: what was sent from a buffer is waited for (pool_settle) before anything is read into it again.
  */
@@ -18,15 +19,16 @@ struct pool {
 	unsigned count;
 	uint64_t buffer_bytes;
 	uint8_t *memory;	     /* NULL: none yet */
-	const struct device *device; /* NULL: not pinned */
+	const struct device *device; /* of the windows; NULL: there are none */
 	struct device_window *windows[POOL_MAX_BUFFERS];
 	bool sent[POOL_MAX_BUFFERS]; /* from this buffer, and not waited for */
 };
 
 /* `count` buffers of `buffer_bytes` bytes each, a multiple of the page size. 0 or a negative errno. */
 int pool_init(struct pool *pool, unsigned count, uint64_t buffer_bytes);
-/* Opens a window on each buffer. After a failure the pool is as good as before, but not pinned. */
-int pool_pin(struct pool *pool, const struct device *device, const char *device_name, struct ipcc_error *err);
+/* Pins a buffer, if it is not. After a failure it is as good as before. */
+int pool_pin(struct pool *pool, unsigned buffer, const struct device *device, const char *device_name,
+	     struct ipcc_error *err);
 /* Waits for what was sent from a buffer; the error is the device's. */
 int pool_settle(struct pool *pool, unsigned buffer, struct ipcc_error *err);
 /* Waits for everything, whatever became of it. Harmless on a zeroed struct. */

@@ -57,17 +57,17 @@ struct job {
 	enum way way;  /* ... and answered this, ... */
 	bool measured; /* ... to find out how fast it is */
 	enum fill_path path;
-	unsigned slot;	     /* PATH_DIRECT: of the pool and the reader */
+	unsigned slot;	     /* of the pool and the reader, where they are needed */
 	uint64_t read_begin; /* PATH_DIRECT: the aligned superset */
+	uint32_t extent;
 	bool ends_extent;
 };
 
 struct worker {
 	struct fill *fill;
-	bool sends;	       /* all is read into pinned buffers, and sent from there */
-	struct pool outbox;    /* for what comes through the page cache: few and small, they stay in the core's cache */
-	unsigned next_buffer;  /* of the outbox */
-	struct pool pool;      /* for what comes past it; empty until needed, as the reader is */
+	bool sends;	       /* to a device: all is read into buffers, and sent from there */
+	bool unpinned;	       /* it cannot pin them: they are written, not sent */
+	struct pool pool;      /* a buffer for each slot; empty until needed, as the reader is */
 	struct reader *reader; /* into the pool */
 	uint8_t *piece;	       /* WORK_PIECE_BYTES */
 	struct checksum *file_sum;
@@ -77,6 +77,7 @@ struct worker {
 	unsigned next_slot;
 	/* What comes next. */
 	uint32_t lane; /* UINT32_MAX: none */
+	uint32_t extent;
 	uint64_t next_unit, end_unit;
 	bool waits; /* the next unit's job is made already, and waits */
 	uint64_t path_bytes[PATH_COUNT];
@@ -101,22 +102,14 @@ void work_report(struct fill *fill, const struct ipcc_error *error);
 
 /* ---- work_pool.c: a worker's buffers ---- */
 
-/* Where the sink's device takes bytes by itself: makes its buffers and pins them. Where they cannot be pinned, all goes
- * through the sink's `write`, as elsewhere. */
-int work_pin(struct worker *worker, struct ipcc_error *err);
+/* Makes the buffers, once. */
+int work_make_pool(struct worker *worker, struct ipcc_error *err);
 /* Makes what reads past the page cache need, once. */
 int work_make_reader(struct worker *worker, struct ipcc_error *err);
 
-/* A part of a file, which lies at `from`, in a buffer of `pool`. */
-struct part {
-	uint32_t file;
-	uint64_t begin, bytes;
-	const uint8_t *from;
-	struct pool *pool;
-	unsigned buffer;
-};
-/* Sends what the plan wants of it. */
-int work_send(struct worker *worker, const struct part *part, struct ipcc_error *err);
+/* Sends what the plan wants of a unit, which lies at `from`, in the buffer of the job's slot; where that cannot be pinned,
+ * writes it. */
+int work_send(struct worker *worker, const struct job *job, const uint8_t *from, struct ipcc_error *err);
 /* Waits for all that was sent. */
 int work_settle(struct worker *worker, struct ipcc_error *err);
 

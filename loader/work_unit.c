@@ -67,9 +67,6 @@ static int begin_direct(struct worker *worker, struct job *job, struct ipcc_erro
 		return 0;
 	}
 	int r = work_make_reader(worker, err);
-	/* Jobs end in the order of their beginning, so the slots come free in turn. */
-	job->slot = worker->next_slot;
-	worker->next_slot = (worker->next_slot + 1) % worker->fill->window;
 	if (r == 0)
 		r = pool_settle(&worker->pool, job->slot, err);
 	if (r != 0)
@@ -90,6 +87,9 @@ int job_begin(struct worker *worker, struct job *job, bool *wait, struct ipcc_er
 	job->path = choose(worker, job, wait);
 	if (*wait)
 		return 0;
+	/* Jobs end in the order of their beginning, so the slots come free in turn. */
+	job->slot = worker->next_slot;
+	worker->next_slot = (worker->next_slot + 1) % worker->fill->window;
 	if (job->path == PATH_DIRECT)
 		r = begin_direct(worker, job, err);
 	/* Reading ahead. For what is there it would only cost time. */
@@ -151,55 +151,31 @@ static int read_failed(struct worker *worker, const struct job *job, int error, 
 			  job->unit.begin);
 }
 
-/* Reads and takes [begin, begin + bytes) of the file in pieces, each while the caches hold it: into `to`, or all into the
- * worker's piece of memory. */
-static int read_pieces(struct worker *worker, const struct job *job, uint64_t begin, uint64_t bytes, uint8_t *to,
-		       struct ipcc_error *err)
+/* Piece by piece, each hashed while the caches hold it. */
+static int finish_buffered(struct worker *worker, const struct job *job, struct ipcc_error *err)
 {
 	struct taking t = {.worker = worker, .job = job, .err = err};
+	uint8_t *buffer = NULL;
+	int r = 0;
 
-	for (uint64_t done = 0; done < bytes; done += t.bytes) {
-		uint8_t *at = to != NULL ? to + done : worker->piece;
-		t.from = at;
-		t.begin = begin + done;
-		t.bytes = bytes - done < WORK_PIECE_BYTES ? bytes - done : WORK_PIECE_BYTES;
-		int r = fd_read_exact(job->file->fd, at, t.bytes, t.begin);
+	if (worker->sends) {
+		r = work_make_pool(worker, err);
+		if (r == 0)
+			r = pool_settle(&worker->pool, job->slot, err);
+		if (r == 0)
+			buffer = pool_buffer(&worker->pool, job->slot);
+	}
+	for (uint64_t done = 0; r == 0 && done < job->unit.bytes; done += t.bytes) {
+		uint8_t *to = worker->sends ? buffer + done : worker->piece;
+		t.from = to;
+		t.begin = job->unit.begin + done;
+		t.bytes = job->unit.bytes - done < WORK_PIECE_BYTES ? job->unit.bytes - done : WORK_PIECE_BYTES;
+		r = fd_read_exact(job->file->fd, to, t.bytes, t.begin);
 		if (r < 0)
 			return read_failed(worker, job, -r, err);
 		r = take(&t);
-		if (r != 0)
-			return r;
 	}
-	return 0;
-}
-
-/* Through the buffers of the outbox. */
-static int finish_sent(struct worker *worker, const struct job *job, struct ipcc_error *err)
-{
-	struct part part = {.file = job->unit.file, .pool = &worker->outbox};
-	int r = 0;
-
-	for (uint64_t done = 0; r == 0 && done < job->unit.bytes; done += part.bytes) {
-		uint64_t left = job->unit.bytes - done;
-		part.buffer = worker->next_buffer;
-		worker->next_buffer = (worker->next_buffer + 1) % worker->outbox.count;
-		part.begin = job->unit.begin + done;
-		part.bytes = left < worker->outbox.buffer_bytes ? left : worker->outbox.buffer_bytes;
-		part.from = pool_buffer(part.pool, part.buffer);
-		r = pool_settle(part.pool, part.buffer, err);
-		if (r == 0)
-			r = read_pieces(worker, job, part.begin, part.bytes, pool_buffer(part.pool, part.buffer), err);
-		if (r == 0)
-			r = work_send(worker, &part, err);
-	}
-	return r;
-}
-
-static int finish_buffered(struct worker *worker, const struct job *job, struct ipcc_error *err)
-{
-	if (worker->sends)
-		return finish_sent(worker, job, err);
-	return read_pieces(worker, job, job->unit.begin, job->unit.bytes, NULL, err);
+	return r == 0 && worker->sends ? work_send(worker, job, buffer, err) : r;
 }
 
 static int finish_direct(struct worker *worker, struct job *job, struct ipcc_error *err)
@@ -227,8 +203,7 @@ static int finish_direct(struct worker *worker, struct job *job, struct ipcc_err
 	int r = take(&t);
 	if (r != 0 || !worker->sends)
 		return r;
-	const struct part part = {job->unit.file, t.begin, t.bytes, t.from, &worker->pool, job->slot};
-	return work_send(worker, &part, err);
+	return work_send(worker, job, t.from, err);
 }
 
 /* Why could the mapping not be read? */
@@ -246,7 +221,7 @@ static int finish_mapped(struct worker *worker, struct job *job, struct ipcc_err
 	uint64_t skip = job->unit.begin % page, bytes = skip + job->unit.bytes;
 
 	/* A driver must not meet the end of a truncated file: what a device gets is read into memory. */
-	if (worker->fill->sink->device != NULL)
+	if (worker->sends)
 		return finish_buffered(worker, job, err);
 	/* Not MAP_POPULATE: where a FUSE file system answers EIO, Linux 6.18 repeats that for ever. */
 	void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, job->file->fd, (off_t)(job->unit.begin - skip));
@@ -293,6 +268,7 @@ int job_finish(struct worker *worker, struct job *job, struct ipcc_error *err)
 
 	if (hash)
 		checksum_restart(worker->file_sum);
+	digest_begin(&worker->cursor, job->extent);
 	int r = finish[job->path] != NULL ? finish[job->path](worker, job, err) : finish_buffered(worker, job, err);
 	if (r != 0)
 		return r;
