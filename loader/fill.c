@@ -15,10 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Extents: so long that their shared blocks do not count, so many that all workers end at about the same time. */
 #define EXTENT_LEAST_BYTES ((uint64_t)16 << 20)
 #define EXTENT_MOST_BYTES  ((uint64_t)128 << 20)
-#define EXTENTS_PER_WORKER 4
 
 static unsigned thread_count(const struct fill_options *options, const struct sink *sink)
 {
@@ -93,13 +91,13 @@ static void make_lanes(struct fill *fill)
 	}
 }
 
-static uint64_t extent_bytes(const struct fill *fill)
+static struct extent_sizes extent_sizes(const struct fill *fill)
 {
-	uint64_t bytes = fill->plan->tensor_bytes / fill->threads / EXTENTS_PER_WORKER;
+	uint32_t segments = fill->plan->segment_count > 0 ? fill->plan->segment_count : 1;
 
-	if (bytes < EXTENT_LEAST_BYTES)
-		return EXTENT_LEAST_BYTES;
-	return bytes < EXTENT_MOST_BYTES ? bytes : EXTENT_MOST_BYTES;
+	return (struct extent_sizes){.least_bytes = EXTENT_LEAST_BYTES,
+				     .most_bytes = EXTENT_MOST_BYTES,
+				     .workers = (fill->threads + segments - 1) / segments};
 }
 
 /* Everything that is written later is allocated here, but for the readers' buffers. */
@@ -107,6 +105,7 @@ static int allocate(struct fill *fill)
 {
 	const struct checkpoint *cp = fill->cp;
 	struct fill_result *result = fill->result;
+	const struct extent_sizes sizes = extent_sizes(fill);
 
 	fill->lanes = calloc((size_t)fill->plan->segment_count + 1, sizeof(*fill->lanes));
 	result->files = calloc((size_t)cp->file_count + 1, sizeof(*result->files));
@@ -115,7 +114,7 @@ static int allocate(struct fill *fill)
 	if (fill->lanes == NULL || result->files == NULL || result->file_hashed == NULL || result->file_read == NULL)
 		return -ENOMEM;
 	result->file_count = cp->file_count;
-	int r = units_init(&fill->units, cp, fill->plan, extent_bytes(fill));
+	int r = units_init(&fill->units, cp, fill->plan, &sizes);
 	if (r == 0)
 		r = digest_init(&result->segments, fill->plan, &fill->units);
 	if (r == 0)

@@ -43,6 +43,9 @@ static enum fill_path choose(struct worker *worker, struct job *job, bool *wait)
 
 	if (options->io != FILL_AUTO)
 		return forced[options->io];
+	/* Asking would cost a tenth of the time that reading takes. */
+	if (job->file->in_memory)
+		return PATH_MAPPED;
 	unsigned percent = residency_percent(job->file->fd, job->unit.begin, job->unit.bytes, false);
 	if (percent >= MAPPED_PERCENT)
 		return PATH_MAPPED;

@@ -8,6 +8,7 @@
 #include "manifest/fd.h"
 #include "manifest/hash.h"
 #include "loader/source.h"
+#include "tools/clock.h"
 #include "tools/output.h"
 
 #include <poll.h>
@@ -215,6 +216,7 @@ int publish_checkpoint(struct ipcc_client *client, const struct checkpoint *cp, 
 	fill_result_fini(&filled);
 	if (rc == IPCC_OK)
 		rc = ipcc_publish_commit(publish, NULL, &report->generation, err);
+	report->ready_ns = clock_ns();
 	ipcc_publish_free(publish);
 	return rc;
 }

@@ -300,7 +300,7 @@ static int load(const struct arguments *a, const struct checkpoint *cp, const st
 		rc = compare_resident(client, a, cp, &outcome, &model, err);
 	interrupt_watch(NULL);
 	if (rc == IPCC_OK) {
-		outcome.duration_ns = clock_ns() - start_ns;
+		outcome.duration_ns = (outcome.resident ? clock_ns() : outcome.report.ready_ns) - start_ns;
 		print_outcome(a->common, &outcome);
 	}
 	ipcc_model_free(model);

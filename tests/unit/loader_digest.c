@@ -49,7 +49,8 @@ static void setting_init(struct setting *s, unsigned count, uint64_t bytes, uint
 	cr_assert_eq(checkpoint_open(&s->cp, s->files.folder, &err), 0, "%s", err.message);
 	cr_assert_eq(plan_init_checkpoint(&s->plan, &s->cp, NULL, (uint64_t)1 << 30, &err), 0, "%s", err.message);
 	cr_assert_eq(s->plan.segment_count, 1);
-	cr_assert_eq(units_init(&s->units, &s->cp, &s->plan, extent_bytes), 0);
+	const struct extent_sizes sizes = {.most_bytes = extent_bytes};
+	cr_assert_eq(units_init(&s->units, &s->cp, &s->plan, &sizes), 0);
 	cr_assert_eq(digest_init(&s->digest, &s->plan, &s->units), 0);
 	cr_assert_leq(s->units.extent_count, MAX_EXTENTS);
 	s->segment = calloc(1, s->plan.segment_bytes[0]);
