@@ -8,9 +8,9 @@
 #include "loader/shown.h"
 #include "loader/work.h"
 #include "manifest/fail.h"
+#include "manifest/workers.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,41 +34,23 @@ static unsigned window_of(unsigned threads)
 	return units < 1 ? 1 : units < WORK_MAX_WINDOW ? (unsigned)units : WORK_MAX_WINDOW;
 }
 
-struct start {
+struct phase {
 	struct fill *fill;
 	void (*work)(struct fill *fill);
 };
 
-static void *run_thread(void *argument)
+static void work_phase(void *context)
 {
-	const struct start *start = argument;
-	start->work(start->fill);
-	return NULL;
+	const struct phase *phase = context;
+	phase->work(phase->fill);
 }
 
-/* Runs `work` in all threads, this one included, until the phase is over. Threads that cannot be created are done without.
- * Returns the error's code. */
+/* Returns the error's code. */
 static int run_phase(struct fill *fill, void (*work)(struct fill *fill))
 {
-	struct start start = {fill, work};
-	pthread_t threads[FILL_MAX_THREADS];
-	unsigned created = 0;
-	sigset_t all, bus, before;
+	struct phase phase = {fill, work};
 
-	/* Signals are the caller's thread's, but a fault is that of the thread that makes it. */
-	sigfillset(&all);
-	sigdelset(&all, SIGBUS);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (created + 1 < fill->threads && pthread_create(&threads[created], NULL, run_thread, &start) == 0)
-		created++;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	sigemptyset(&bus);
-	sigaddset(&bus, SIGBUS);
-	pthread_sigmask(SIG_UNBLOCK, &bus, NULL);
-	work(fill);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	for (unsigned i = 0; i < created; i++)
-		pthread_join(threads[i], NULL);
+	workers_run(fill->threads, work_phase, &phase);
 	return fill->error.code;
 }
 
