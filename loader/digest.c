@@ -183,6 +183,7 @@ static void add_held(struct digest_cursor *cursor, struct seam *seam)
 	cursor->at = seam->end;
 	free(seam->held);
 	seam->held = NULL;
+	atomic_fetch_sub(&cursor->digest->held, seam->end - seam->begin);
 }
 
 void digest_begin(struct digest_cursor *cursor, uint32_t extent)
@@ -229,11 +230,14 @@ static bool enter_seam(struct digest_cursor *cursor, uint32_t segment, uint64_t 
 		if (right->given_up)
 			return false;
 		uint64_t end = block_end(&digest->segments[segment], block);
-		if (seam_enter_right(right, &cursor->sum, &cursor->at, offset, end))
-			return true;
-		cursor->seam = right;
-		cursor->holding = right->held != NULL;
-		return cursor->holding;
+		bool room = atomic_fetch_add(&digest->held, end - offset) + (end - offset) <= DIGEST_MOST_HELD;
+		bool taken = seam_enter_right(right, &cursor->sum, &cursor->at, offset, end, room);
+		cursor->holding = !taken && !right->given_up;
+		if (cursor->holding)
+			cursor->seam = right;
+		else
+			atomic_fetch_sub(&digest->held, end - offset);
+		return taken || cursor->holding;
 	}
 	/* Number 0 is no seam: no extent comes before the first. */
 	if (digest->ends[cursor->extent] == 0 || !is_there(left, segment, block))

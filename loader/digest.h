@@ -13,8 +13,12 @@
 #include "loader/units.h"
 #include "manifest/hash.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+/* More is not held for seams; what finds no room is read back. */
+#define DIGEST_MOST_HELD ((uint64_t)64 << 20)
 
 enum block_state { BLOCK_OPEN, BLOCK_SHARED, BLOCK_DONE }; /* shared: by several extents */
 
@@ -33,7 +37,8 @@ struct digest {
 	uint32_t extent_count;
 	struct seam
 		*seams; /* seams[e]: in which extent e begins; its block's state is BLOCK_SHARED where there is one */
-	uint32_t *ends; /* ends[e]: the number of the seam in which extent e ends; 0: none */
+	atomic_uint_fast64_t held; /* bytes that seams hold */
+	uint32_t *ends;		   /* ends[e]: the number of the seam in which extent e ends; 0: none */
 };
 
 /* Finds the blocks that extents share. Release with digest_fini. 0 or -ENOMEM. */

@@ -41,7 +41,8 @@ bool seam_leave_left(struct seam *seam, struct checksum **sum, uint64_t at)
 	return last;
 }
 
-bool seam_enter_right(struct seam *seam, struct checksum **sum, uint64_t *at, uint64_t begin, uint64_t end)
+bool seam_enter_right(struct seam *seam, struct checksum **sum, uint64_t *at, uint64_t begin, uint64_t end,
+		      bool may_hold)
 {
 	pthread_mutex_lock(&seam->lock);
 	bool last = seam->left_done;
@@ -49,7 +50,7 @@ bool seam_enter_right(struct seam *seam, struct checksum **sum, uint64_t *at, ui
 		swap(seam, sum);
 		*at = seam->at;
 	} else {
-		seam->held = calloc(1, end - begin);
+		seam->held = may_hold ? calloc(1, end - begin) : NULL;
 		seam->begin = begin;
 		seam->end = end;
 		seam->given_up = seam->held == NULL;
