@@ -14,7 +14,7 @@ void digest_fini(struct digest *digest)
 		free(digest->segments[i].states);
 	}
 	for (uint32_t i = 0; digest->seams != NULL && i < digest->extent_count; i++) {
-		if (digest->seams[i].sum != NULL)
+		if (digest->seams[i].exists)
 			seam_fini(&digest->seams[i]);
 	}
 	free(digest->seams);
@@ -75,7 +75,7 @@ static int add_seam(struct digest *digest, uint32_t left, uint32_t right, uint32
 		return r;
 	digest->ends[left] = right;
 	/* Three extents in one block: read back. */
-	if (before->sum != NULL && before->segment == segment && before->block == block)
+	if (before->exists && before->segment == segment && before->block == block)
 		before->broken = seam->broken = true;
 	return 0;
 }
@@ -217,7 +217,7 @@ void digest_end(struct digest_cursor *cursor)
 
 static bool is_there(const struct seam *seam, uint32_t segment, uint64_t block)
 {
-	return seam->sum != NULL && !seam->broken && seam->segment == segment && seam->block == block;
+	return seam->exists && !seam->broken && seam->segment == segment && seam->block == block;
 }
 
 /* A block in which the extent begins or ends. False: it is left to the end. */

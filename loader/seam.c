@@ -6,9 +6,11 @@
 
 int seam_init(struct seam *seam, uint32_t segment, uint64_t block)
 {
-	*seam = (struct seam){.segment = segment, .block = block, .sum = checksum_new()};
-	if (seam->sum == NULL)
+	*seam = (struct seam){.segment = segment, .block = block, .exists = true, .sum = checksum_new()};
+	if (seam->sum == NULL) {
+		seam->exists = false;
 		return -ENOMEM;
+	}
 	pthread_mutex_init(&seam->lock, NULL);
 	return 0;
 }

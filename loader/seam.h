@@ -20,7 +20,8 @@ struct seam {
 	pthread_mutex_t lock;
 	uint32_t segment;
 	uint64_t block;
-	bool broken;   /* from the start */
+	bool exists;   /* since seam_init, ... */
+	bool broken;   /* ... as this */
 	bool given_up; /* the right side's */
 	bool left_done, right_done;
 	struct checksum *sum; /* swapped with a worker's own, so that nothing can fail half-way */
