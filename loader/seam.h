@@ -37,8 +37,8 @@ void seam_fini(struct seam *seam);
 /* The left side's end, having hashed up to `at` with *sum. True: the right side is done, its bytes are held, and the caller
  * finishes the block. Else the hash was left (*sum is another one now). */
 bool seam_leave_left(struct seam *seam, struct checksum **sum, uint64_t at);
-/* The right side's begin. True: *sum and *at are the left side's, to go on with. Else, if it may hold them, the bytes of [begin, end) are to be
- * held in seam->held; NULL: it has given up. */
+/* The right side's begin. True: *sum and *at are the left side's, to go on with. Else, if it may hold them, the bytes of
+ * [begin, end) are to be put into seam->held; NULL: it has given up. */
 bool seam_enter_right(struct seam *seam, struct checksum **sum, uint64_t *at, uint64_t begin, uint64_t end,
 		      bool may_hold);
 /* The right side's end. True: the left side is done, *sum and *at are its, and the caller finishes the block. */
