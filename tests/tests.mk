@@ -38,7 +38,7 @@ $(gpu_programs):
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_LDFLAGS) -o $@ $(filter %.o,$^) $(parts_libs) -ldl
 .PHONY: gpu-programs
-gpu-programs: all $(gpu_programs) $(FAKE)
+gpu-programs: all $(gpu_programs) $(BUILD)/tests/bench-loader $(FAKE)
 .PRECIOUS: $(BUILD)/obj/%.o
 
 # Makes a write fail on demand, see the source.

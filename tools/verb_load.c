@@ -327,7 +327,7 @@ static int load(const struct arguments *a, const struct checkpoint *cp, const st
 	if (rc == IPCC_EXISTS)
 		rc = compare_resident(client, a, cp, &outcome, &model, err);
 	if (rc == IPCC_OK) {
-		outcome.duration_ns = clock_ns() - start_ns;
+		outcome.duration_ns = (outcome.resident ? clock_ns() : outcome.report.ready_ns) - start_ns;
 		print_outcome(a->common, &outcome);
 	}
 	if (rc == IPCC_OK && outcome.report.kept != NULL)

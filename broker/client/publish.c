@@ -6,6 +6,7 @@
  */
 #include "broker/client/publish.h"
 
+#include "broker/client/publish_memory.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
@@ -188,6 +189,18 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 	client->publishing = made;
 	*publish = made;
 	return IPCC_OK;
+}
+
+const struct device *publish_device(const struct ipcc_publish *publish)
+{
+	return publish->device;
+}
+
+struct device_segment *publish_memory(struct ipcc_publish *publish, uint32_t segment)
+{
+	if (segment >= publish->segment_count || publish->segments[segment].memory.address == NULL)
+		return NULL;
+	return &publish->segments[segment].memory;
 }
 
 EXPORT void *ipcc_publish_address(const struct ipcc_publish *publish, uint32_t segment)

@@ -71,6 +71,9 @@ struct device_memory {
 	uint64_t total_bytes;
 };
 
+/* Host memory that a device reads by itself, and what is on its way from there. */
+struct device_window;
+
 /* One GPU, or the host. */
 struct device_info {
 	char name[DEVICE_NAME_BYTES]; /* "GPU-5a1f2b3c-..." */
@@ -132,9 +135,18 @@ struct device {
 	int (*resume)(struct device_range *range, const int *fds, struct ipcc_error *err);
 	void (*unmap)(struct device_range *range); /* NULL is fine */
 
-	/* Makes [address, address + bytes) of host memory fast to copy from and to, for all GPUs. May be NULL. */
-	int (*pin)(const char *device, void *address, uint64_t bytes, bool read_only, struct ipcc_error *err);
-	void (*unpin)(const char *device, void *address);
+	/* Filling without a copy: the caller's memory is pinned, and the device takes from it what it is told to, while the
+	 * processor does other things. A window is one thread's at a time. All NULL: the device has no windows. */
+	int (*window_open)(const char *device, void *address, uint64_t bytes, struct device_window **window,
+			   struct ipcc_error *err);
+	/* Begins to copy `bytes` bytes at `from`, in the window, to `offset` of a segment. They must stay as they are until
+	 * window_wait. */
+	int (*window_send)(struct device_window *window, struct device_segment *segment, uint64_t offset,
+			   const void *from, uint64_t bytes, struct ipcc_error *err);
+	/* Returns when all that was sent is there, with what went wrong of it. */
+	int (*window_wait)(struct device_window *window, struct ipcc_error *err);
+	/* Waits, and unpins. The memory stays the caller's. NULL is fine. */
+	void (*window_close)(struct device_window *window);
 };
 
 /* The entry that serves `device` ("host", a GPU's UUID), by its form alone; NULL with IPCC_NOT_FOUND when none does. */

@@ -69,33 +69,6 @@ static int device_granularity(const char *device, uint64_t *bytes, struct ipcc_e
 	return gpu_granularity(gpu, bytes, err);
 }
 
-static int device_pin(const char *device, void *address, uint64_t bytes, bool read_only, struct ipcc_error *err)
-{
-	struct gpu *gpu;
-	int rc = gpu_begin(device, &gpu, err);
-	if (rc != 0)
-		return rc;
-	cu_result r = gpu->driver->host_pin(address, bytes, CU_HOST_PORTABLE | (read_only ? CU_HOST_READ_ONLY : 0));
-	gpu_leave(gpu);
-	if (r == CU_OK)
-		return 0; /* opened until it is unpinned */
-	rc = gpu_fail(gpu, r, err, "%" PRIu64 " bytes of host memory cannot be pinned", bytes);
-	gpu_close(gpu);
-	return rc;
-}
-
-static void device_unpin(const char *device, void *address)
-{
-	struct gpu *gpu;
-	if (gpu_find(device, &gpu, NULL) != 0)
-		return;
-	if (gpu_enter(gpu, NULL) == 0) {
-		gpu->driver->host_unpin(address);
-		gpu_leave(gpu);
-	}
-	gpu_close(gpu);
-}
-
 /* Pages are the driver's business. */
 uint64_t gpu_device_huge_bytes(const struct device_segment *segment)
 {
@@ -122,6 +95,8 @@ const struct device device_gpu = {
 	.suspend = gpu_range_suspend,
 	.resume = gpu_range_resume,
 	.unmap = gpu_range_unmap,
-	.pin = device_pin,
-	.unpin = device_unpin,
+	.window_open = gpu_window_open,
+	.window_send = gpu_window_send,
+	.window_wait = gpu_window_wait,
+	.window_close = gpu_window_close,
 };

@@ -25,6 +25,14 @@ void gpu_segment_destroy(struct device_segment *segment);
 /* gpu_pull.c */
 int gpu_segment_pull(struct device_segment *const *segments, const struct device_range *from, struct ipcc_error *err);
 
+/* gpu_window.c */
+int gpu_window_open(const char *device, void *address, uint64_t bytes, struct device_window **window,
+		    struct ipcc_error *err);
+int gpu_window_send(struct device_window *window, struct device_segment *segment, uint64_t offset, const void *from,
+		    uint64_t bytes, struct ipcc_error *err);
+int gpu_window_wait(struct device_window *window, struct ipcc_error *err);
+void gpu_window_close(struct device_window *window);
+
 /* gpu_range.c */
 int gpu_range_map(const struct device_request *request, struct device_range **range, struct ipcc_error *err);
 int gpu_range_fetch(const struct device_range *range, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,

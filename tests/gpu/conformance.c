@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -311,6 +312,41 @@ static void check_accounting(void)
 	check("closing the last one frees it, to the byte, within a second", free_now() == before, "");
 }
 
+/* What windows count on (loader/device/gpu_window.c). */
+static void check_pinning(void)
+{
+	cu_stream streams[2];
+	cu_memory memory = create(8 * MIB);
+	cu_pointer at = map(memory, 8 * MIB, CU_ACCESS_READWRITE);
+	char *host = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned wrong = 0;
+	cu.release(memory);
+	IS("ordinary memory is pinned", cu.host_pin(host, 4 * MIB + 4096, CU_HOST_PORTABLE), CU_OK);
+	IS("so is what follows on it", cu.host_pin(host + 4 * MIB + 4096, 3 * MIB, CU_HOST_PORTABLE), CU_OK);
+	IS("but not twice", cu.host_pin(host + 4 * MIB, 8192, CU_HOST_PORTABLE), CU_HOST_PINNED);
+	raw_must(cu.stream_create(&streams[0], CU_STREAM_NOT_BLOCKING), "stream");
+	raw_must(cu.stream_create(&streams[1], CU_STREAM_NOT_BLOCKING), "stream");
+	for (size_t i = 0; i < 7 * MIB; i += 4)
+		*(unsigned *)(void *)(host + i) = (unsigned)i * 2654435761u;
+	IS("a copy from it begins", cu.upload(at, host, 4 * MIB + 4096, streams[0]), CU_OK);
+	IS("beside one on another stream, from the middle of the other piece",
+	   cu.upload(at + 4 * MIB + 4096, host + 4 * MIB + 4096, 2 * MIB, streams[1]), CU_OK);
+	IS("a copy past the end of memory is refused", cu.upload(at + 8 * MIB - 4, host, 8, streams[0]),
+	   CU_INVALID_VALUE);
+	IS("each is waited for by itself", cu.stream_wait(streams[1]), CU_OK);
+	IS("each is waited for by itself", cu.stream_wait(streams[0]), CU_OK);
+	for (size_t i = 0; i < 6 * MIB; i += 4096)
+		wrong += word_at(at + i) != (unsigned)i * 2654435761u;
+	check("and the bytes are there", wrong == 0, "");
+	cu.stream_destroy(streams[0]);
+	cu.stream_destroy(streams[1]);
+	IS("it is unpinned", cu.host_unpin(host), CU_OK);
+	IS("it is unpinned", cu.host_unpin(host + 4 * MIB + 4096), CU_OK);
+	IS("once", cu.host_unpin(host), CU_HOST_NOT_PINNED);
+	munmap(host, 8 * MIB);
+	unmap(at, 8 * MIB);
+}
+
 static void check_context(void)
 {
 	cu_context before = NULL, pushed, popped = NULL, after = NULL;
@@ -352,6 +388,7 @@ int main(int argc, char **argv)
 	check_survival();
 	check_accounting();
 	check_legacy_handles();
+	check_pinning();
 	check_context();
 	printf("%d failed\n", failures);
 	return failures == 0 ? 0 : 1;
