@@ -37,8 +37,9 @@ $(gpu_programs):
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_LDFLAGS) -o $@ $(filter %.o,$^) $(parts_libs) -ldl
+gpu_programs += $(BUILD)/tests/bench-loader
 .PHONY: gpu-programs
-gpu-programs: all $(gpu_programs) $(BUILD)/tests/bench-loader $(FAKE)
+gpu-programs: all $(gpu_programs) $(FAKE)
 .PRECIOUS: $(BUILD)/obj/%.o
 
 # Makes a write fail on demand, see the source.

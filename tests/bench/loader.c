@@ -56,8 +56,10 @@ static void create_segments(void)
 {
 	struct ipcc_error err;
 	segments = calloc(plan.segment_count, sizeof(*segments));
-	for (uint32_t i = 0; i < plan.segment_count; i++)
+	for (uint32_t i = 0; i < plan.segment_count; i++) {
 		must(device->create(device_name, "bench", plan.segment_bytes[i], &segments[i], &err), "create", &err);
+		must(device->clear != NULL && device->clear(&segments[i], &err) != 0, "clear", &err);
+	}
 }
 
 static void print_result(double seconds, uint64_t bytes, const char *more)
