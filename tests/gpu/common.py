@@ -27,7 +27,7 @@ parser.add_argument("--build", type=pathlib.Path, default=HERE.parents[1] / "bui
 parser.add_argument("--gib", type=int, default=54)
 parser.add_argument("--disk", type=pathlib.Path, help="a folder on a disk, to load from; default: the temporary folder")
 parser.add_argument("--rounds", type=int, default=200)
-parser.add_argument("--disk", type=pathlib.Path, help="a folder on a disk, to load from; default: the temporary folder")
+parser.add_argument("--load-rounds", type=int, default=5, help="of each way to load; one more does not count")
 parser.add_argument("--only", help="these steps alone, with commas: the names of the functions that `attempt` is called with")
 options = parser.parse_args()
 build = options.build.resolve()
