@@ -20,6 +20,8 @@ CC := gcc
 endif
 PKG_CONFIG ?= pkg-config
 CFLAGS ?= -O2 -g
+# USDT=0 builds without probes (bpf/probes.h); without systemtap's sys/sdt.h there are none either.
+USDT ?= 1
 
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-8s %s\n' '$(1)' '$(2)')
@@ -28,6 +30,9 @@ all_CFLAGS := -std=gnu11 -fPIC -pthread -fvisibility=hidden -Wall -Wextra -Wshad
 	-Wmissing-prototypes -Wno-missing-field-initializers $(CFLAGS)
 all_CPPFLAGS := -I. -D_GNU_SOURCE -DIPCC_VERSION='"$(VERSION)"' $(CPPFLAGS)
 all_LDFLAGS := -pthread -Wl,--as-needed $(LDFLAGS)
+ifeq ($(USDT),0)
+all_CPPFLAGS += -DNO_USDT
+endif
 ifdef SANITIZE
 all_CFLAGS += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all
 all_LDFLAGS += -fsanitize=$(SANITIZE)
