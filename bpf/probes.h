@@ -31,9 +31,22 @@
 		       section(".probes"))) volatile unsigned short ipc_cache_##name##_semaphore
 #define PROBE(name, ...)                                                                                               \
 	do {                                                                                                           \
-		if (__builtin_expect(ipc_cache_##name##_semaphore != 0, 0))                                            \
+		if (probe_is_wanted(&ipc_cache_##name##_semaphore))                                                    \
 			STAP_PROBEV(ipc_cache, name, __VA_ARGS__);                                                     \
 	} while (0)
+
+static inline __attribute__((always_inline)) int probe_is_wanted(const volatile unsigned short *semaphore)
+{
+#ifdef __x86_64__
+	/* What the compiler is told is unlikely may still be where it falls through to. */
+	asm goto("cmpw $0, %0\n\tjne %l[wanted]" : : "m"(*semaphore) : "cc" : wanted);
+	return 0;
+wanted:
+	return 1;
+#else
+	return __builtin_expect(*semaphore != 0, 0);
+#endif
+}
 #else
 static inline void probe_ignore(int first, ...)
 {
