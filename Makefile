@@ -99,6 +99,7 @@ lint: shellcheck
 shellcheck:
 	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tools/completions/ipc-cache.bash
 
+include bpf/bpf.mk
 include tools/install.mk
 include tests/tests.mk
 
