@@ -29,6 +29,16 @@ struct trace_event_raw_exceptions {
 	unsigned long error_code;
 };
 
+struct trace_event_raw_block_bio {
+	__u32 dev;
+	__u64 sector;
+};
+
+struct trace_event_raw_block_split {
+	__u32 dev;
+	__u64 new_sector;
+};
+
 struct trace_event_raw_block_rq {
 	__u32 dev;
 	__u64 sector;

@@ -26,8 +26,8 @@ struct under_way {
 	__type(key, __u64);
 	__type(value, struct begun);
 };
-/* By thread; by device and sector; by request. */
-struct under_way calls SEC(".maps"), blocks SEC(".maps"), rings SEC(".maps");
+/* By thread; by device and sector, asked for and issued; by request. */
+struct under_way calls SEC(".maps"), bios SEC(".maps"), blocks SEC(".maps"), rings SEC(".maps");
 
 static bool attaches(void)
 {
@@ -38,7 +38,7 @@ static bool attaches(void)
 static bool is_followed(void)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
-	return attaches() || bpf_map_lookup_elem(&loading, &pid) != NULL;
+	return bpf_map_lookup_elem(&processes, &pid) != NULL;
 }
 
 static struct begun begin(void)
@@ -155,17 +155,43 @@ static __u64 block_key(__u32 device, __u64 sector)
 	return (__u64)device << 40 ^ sector;
 }
 
-SEC("tracepoint/block/block_rq_issue")
-int block_rq_issue(struct trace_event_raw_block_rq *ctx)
+/* Who asks: the request itself may be issued by a worker of the kernel. */
+static int asks(__u32 device, __u64 sector)
 {
+	__u64 key = block_key(device, sector);
 	if (!is_followed())
 		return 0;
 	struct begun begun = begin();
-	begun.values[0] = ctx->dev;
-	begun.values[1] = ctx->sector;
-	begun.values[2] = ctx->bytes;
-	__u64 key = block_key(begun.values[0], begun.values[1]);
-	bpf_map_update_elem(&blocks, &key, &begun, BPF_ANY);
+	bpf_map_update_elem(&bios, &key, &begun, BPF_ANY);
+	return 0;
+}
+
+SEC("tracepoint/block/block_bio_queue")
+int block_bio_queue(struct trace_event_raw_block_bio *ctx)
+{
+	return asks(ctx->dev, ctx->sector);
+}
+
+SEC("tracepoint/block/block_split")
+int block_split(struct trace_event_raw_block_split *ctx)
+{
+	return asks(ctx->dev, ctx->new_sector);
+}
+
+SEC("tracepoint/block/block_rq_issue")
+int block_rq_issue(struct trace_event_raw_block_rq *ctx)
+{
+	__u64 key = block_key(ctx->dev, ctx->sector);
+	struct begun *asked = bpf_map_lookup_elem(&bios, &key);
+	if (asked == NULL)
+		return 0;
+	struct begun issued = *asked;
+	bpf_map_delete_elem(&bios, &key);
+	issued.time_ns = bpf_ktime_get_ns();
+	issued.values[0] = ctx->dev;
+	issued.values[1] = ctx->sector;
+	issued.values[2] = ctx->bytes;
+	bpf_map_update_elem(&blocks, &key, &issued, BPF_ANY);
 	return 0;
 }
 

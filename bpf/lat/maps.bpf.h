@@ -31,13 +31,13 @@ struct {
 	__type(value, __u32);
 } tracked SEC(".maps");
 
-/* Processes that load. */
+/* Processes that load, or have attached: any of their threads may read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, TRACKED_MAX);
 	__type(key, __u32);
 	__type(value, __u32);
-} loading SEC(".maps");
+} processes SEC(".maps");
 
 /* Set by the tool when it has seen enough: detaching takes the kernel much longer. */
 bool stopped = false;

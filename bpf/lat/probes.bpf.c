@@ -29,8 +29,8 @@ static void follow(__u32 track)
 		bpf_map_update_elem(&tracked, &tid, &one, BPF_ANY);
 	else if (track == TRACK_END)
 		bpf_map_delete_elem(&tracked, &tid);
-	else if (track == TRACK_PROCESS)
-		bpf_map_update_elem(&loading, &pid, &one, BPF_ANY);
+	if (track == TRACK_BEGIN || track == TRACK_PROCESS)
+		bpf_map_update_elem(&processes, &pid, &one, BPF_ANY);
 }
 
 static __always_inline void fill(struct pt_regs *ctx, struct event *event, __u64 ids, __u64 cookie)

@@ -114,7 +114,7 @@ static int load_kernel(struct session *s, struct lat_error *err)
 	int r = bpf_map__reuse_fd(s->kernel->maps.ring, bpf_map__fd(s->probes->maps.ring));
 	r = r != 0 ? r : bpf_map__reuse_fd(s->kernel->maps.lost, bpf_map__fd(s->probes->maps.lost));
 	r = r != 0 ? r : bpf_map__reuse_fd(s->kernel->maps.tracked, bpf_map__fd(s->probes->maps.tracked));
-	r = r != 0 ? r : bpf_map__reuse_fd(s->kernel->maps.loading, bpf_map__fd(s->probes->maps.loading));
+	r = r != 0 ? r : bpf_map__reuse_fd(s->kernel->maps.processes, bpf_map__fd(s->probes->maps.processes));
 	r = r != 0 ? r : lat_kernel__load(s->kernel);
 	r = r != 0 ? r : lat_kernel__attach(s->kernel);
 	return r == 0 ? LAT_OK

@@ -39,6 +39,7 @@ void starts_free(struct starts *s)
 		return;
 	table_sweep(&s->models, always, NULL);
 	table_sweep(&s->threads, always, NULL);
+	table_sweep(&s->active, always, NULL);
 	table_sweep(&s->connecting, always, NULL);
 	table_sweep(&s->attaches, always, attach_free);
 	table_sweep(&s->connections, always, free);
@@ -79,6 +80,7 @@ static void sweep(struct starts *s)
 	if (s->attaches.count > TABLE_MANY || s->models.count > TABLE_MANY || s->threads.count > TABLE_MANY) {
 		table_sweep(&s->models, attach_is_over, NULL);
 		table_sweep(&s->threads, attach_is_over, NULL);
+		table_sweep(&s->active, attach_is_over, NULL);
 		table_sweep(&s->connecting, attach_is_over, NULL);
 		table_sweep(&s->attaches, attach_is_over, attach_free);
 	}

@@ -63,6 +63,7 @@ static void connect_started(struct starts *s, const struct event *e)
 	a->connection = 0;
 	a->connecting = true;
 	table_put(&s->threads, 0, e->tid, a);
+	table_put(&s->active, 0, e->pid, a);
 	/* Which of several the broker accepts first is not known: then none is named. */
 	struct attach *other = table_get(&s->connecting, 0, e->pid);
 	table_put(&s->connecting, 0, e->pid, other != NULL && other->connecting && other != a ? NULL : a);
@@ -88,6 +89,7 @@ static void attach_started(struct starts *s, const struct event *e, event_texts 
 	a->begin_ns = a->step_ns = e->time_ns;
 	copy_text(a->wanted, texts[0]);
 	table_put(&s->threads, 0, e->tid, a);
+	table_put(&s->active, 0, e->pid, a);
 }
 
 static void attach_finished(struct starts *s, struct attach *a, const struct event *e, event_texts texts)
@@ -119,6 +121,7 @@ static void map_started(struct starts *s, const struct event *e)
 	a->mapping = true;
 	a->begin_ns = a->step_ns = e->time_ns;
 	table_put(&s->threads, 0, e->tid, a);
+	table_put(&s->active, 0, e->pid, a);
 }
 
 static void map_finished(struct starts *s, const struct event *e)

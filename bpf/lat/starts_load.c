@@ -168,6 +168,9 @@ void kernel_event(struct starts *s, const struct event *e)
 	else if (e->kind == EVENT_SYSCALL)
 		phases_add(s->phases, e->args[1] == SYS_ioctl ? PHASE_IOCTL : PHASE_MMAP, ns);
 	struct attach *a = table_get(&s->threads, 0, e->tid);
+	/* Another thread may read for the one that attaches. */
+	if (a == NULL && e->kind >= EVENT_BLOCK)
+		a = table_get(&s->active, 0, e->pid);
 	struct load *l = table_get(&s->loads, 0, e->pid);
 	if (a != NULL && a->pid == e->pid && (a->connecting || a->attaching || a->mapping)) {
 		attach_kernel(s, a, e, &slice);

@@ -32,6 +32,7 @@ struct starts {
 	struct table attaches;	  /* pid, client */
 	struct table models;	  /* pid, model -> attach */
 	struct table threads;	  /* 0, tid -> attach */
+	struct table active;	  /* 0, pid -> the attach that began last */
 	struct table connecting;  /* 0, pid -> attach; of several at once, none is known */
 	struct table connections; /* broker's pid, number */
 	struct table loads;	  /* 0, pid */
