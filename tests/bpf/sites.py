@@ -3,8 +3,6 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-REGISTER = r"%[er]?([abcd])[xlh]|%[er]?(si|di)l?|%r(8|9|1[0-5])[dwb]?"
-
 
 @dataclass(frozen=True)
 class Probe:
@@ -30,35 +28,13 @@ def instructions(path):
 
 
 def semaphore_loads(path):
-    """Each load of a semaphore, with the test and the branch that follow it: (semaphore, [operations])."""
-    known = {probe.semaphore for probe in probes(path)}
+    """Each load of a semaphore and what follows it: (probe's name, [(address, operation, operands)])."""
+    known = {probe.semaphore: probe.name for probe in probes(path)}
     code = instructions(path)
     found = []
     for i, (_, operation, operands) in enumerate(code):
         address = re.search(r"# ([0-9a-f]+)", operands)
-        if not address or operation == "lea" or int(address.group(1), 16) not in known:
-            continue
-        found.append((int(address.group(1), 16), code[i:i + 40]))
+        # The address itself, without a load, is taken where a table ends.
+        if address and operation != "lea" and int(address.group(1), 16) in known:
+            found.append((known[int(address.group(1), 16)], code[i:i + 4]))
     return found
-
-
-def silent_site(code):
-    """(how many instructions the probe adds, whether its branch is not taken) at the load that `code` starts with.
-
-    The compiler may put the function's own instructions between; they are not the probe's.
-    """
-    _, operation, operands = code[0]
-    if operation == "cmpw":
-        test, added = 0, 1
-    else:
-        assert operation == "movzwl", code[0]
-        register = register_of(operands.split(",")[1])
-        test = next(i for i, (_, op, what) in enumerate(code[1:], 1)
-                    if op == "test" and register_of(what.split(",")[0]) == register)
-        added = 2
-    branch = next(op for _, op, _ in code[test + 1:] if op.startswith("j"))
-    return added + 1, branch == "jne"
-
-
-def register_of(text):
-    return next(group for group in re.search(REGISTER, text).groups() if group)
