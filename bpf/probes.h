@@ -73,6 +73,10 @@ PROBE_SEMAPHORE(connection__refused);
 #define PROBE_CONNECTION_REFUSED(connection, pid, uid, code, reason)                                                   \
 	PROBE(connection__refused, connection, pid, uid, code, reason)
 
+/* A pair with connection__accepted. */
+PROBE_SEMAPHORE(connection__closed);
+#define PROBE_CONNECTION_CLOSED(connection) PROBE(connection__closed, connection)
+
 PROBE_SEMAPHORE(request__received);
 #define PROBE_REQUEST_RECEIVED(connection, request, type) PROBE(request__received, connection, request, type)
 

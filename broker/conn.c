@@ -369,6 +369,7 @@ void conn_close(struct conn *conn)
 	if (conn->dead)
 		return;
 	conn->dead = true;
+	PROBE_CONNECTION_CLOSED(conn->number);
 	if (conn->draft != NULL)
 		draft_cancel(conn);
 	forget_unread(conn);

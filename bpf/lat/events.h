@@ -19,6 +19,7 @@
 	X(connection__accepted, 1, 0, TRACK_NONE)                                                                      \
 	X(connection__authenticated, 3, 0, TRACK_NONE)                                                                 \
 	X(connection__refused, 5, 0x10, TRACK_NONE)                                                                    \
+	X(connection__closed, 1, 0, TRACK_NONE)                                                                        \
 	X(request__received, 3, 0, TRACK_NONE)                                                                         \
 	X(request__replied, 4, 0, TRACK_NONE)                                                                          \
 	X(request__parked, 4, 0, TRACK_NONE)                                                                           \

@@ -146,7 +146,7 @@ void report_mismatch(struct report *r, const struct mismatch *m)
 
 uint64_t report_lost(const struct session *session)
 {
-	uint64_t lost = session_skipped(session);
+	uint64_t lost = 0;
 	for (unsigned i = 0; i < EVENT_KINDS; i++)
 		lost += session_lost(session, i);
 	return lost;
@@ -156,8 +156,9 @@ void report_table(const struct report *r)
 {
 	const struct starts_counts *c = r->counts;
 	printf("%s %" PRIu64 " attaches, %" PRIu64 " failed, %" PRIu64 " mismatches, %" PRIu64 " loads; %" PRIu64
-	       " events lost; %.1f page faults an attach\n",
+	       " events lost, %" PRIu64 " tracepoints skipped; %.1f page faults an attach\n",
 	       now_text(), c->attaches, c->failed, c->mismatches, c->loads, report_lost(r->session),
+	       session_skipped(r->session),
 	       c->attaches + c->failed > 0 ? (double)r->faults / (double)(c->attaches + c->failed) : 0);
 	printf("%-20s %9s %11s %11s %11s %11s  us\n", "PHASE", "COUNT", "P50", "P90", "P99", "MAX");
 	for (unsigned i = 0; i < r->phases->count; i++) {

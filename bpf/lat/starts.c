@@ -74,23 +74,23 @@ static bool pending_is_over(const void *value)
 	return process_is_gone(((const struct pending *)value)->pid);
 }
 
-/* Those that name an attach go before it does. */
+/* Tables are rid of what belongs to processes that ended, when they have grown. Those that name an attach go before it. */
 static void sweep(struct starts *s)
 {
-	if (s->attaches.count > TABLE_MANY || s->models.count > TABLE_MANY || s->threads.count > TABLE_MANY) {
+	if (table_is_large(&s->attaches) || table_is_large(&s->models) || table_is_large(&s->threads)) {
 		table_sweep(&s->models, attach_is_over, NULL);
 		table_sweep(&s->threads, attach_is_over, NULL);
 		table_sweep(&s->active, attach_is_over, NULL);
 		table_sweep(&s->connecting, attach_is_over, NULL);
 		table_sweep(&s->attaches, attach_is_over, attach_free);
 	}
-	if (s->connections.count > TABLE_MANY)
+	if (table_is_large(&s->connections))
 		table_sweep(&s->connections, connection_is_over, free);
-	if (s->loads.count > TABLE_MANY)
+	if (table_is_large(&s->loads))
 		table_sweep(&s->loads, load_is_over, free);
-	if (s->reads.count > TABLE_MANY)
+	if (table_is_large(&s->reads))
 		table_sweep(&s->reads, pending_is_over, free);
-	if (s->uploads.count > TABLE_MANY)
+	if (table_is_large(&s->uploads))
 		table_sweep(&s->uploads, pending_is_over, free);
 }
 

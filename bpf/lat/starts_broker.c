@@ -47,6 +47,8 @@ void broker_event(struct starts *s, const struct event *e, event_texts texts)
 	struct load *l = c != NULL ? table_get(&s->loads, 0, c->pid) : NULL;
 	if (e->kind == EVENT_connection__refused)
 		s->counts.refused_connections++;
+	else if (e->kind == EVENT_connection__closed)
+		free(table_take(&s->connections, e->pid, e->args[0]));
 	else if (e->kind == EVENT_key__mismatched)
 		starts_mismatch(s, a, c != NULL ? c->pid : 0, texts);
 	else if (e->kind == EVENT_request__received && c != NULL)

@@ -10,9 +10,6 @@
 #define TYPE_ATTACH   6
 #define CODE_MISMATCH 4
 
-/* A table that has grown to so many is rid of what belongs to processes that ended. */
-#define TABLE_MANY 4096
-
 struct connection {
 	uint32_t broker_pid, pid;
 	uint64_t number;

@@ -54,6 +54,14 @@ void *table_take(struct table *table, uint64_t a, uint64_t b)
 	return value;
 }
 
+/* The least that is worth a sweep. */
+#define MANY 4096
+
+bool table_is_large(struct table *table)
+{
+	return table->count > (table->many > MANY ? table->many : MANY);
+}
+
 struct sweep {
 	bool (*is_over)(const void *value);
 	struct item **over;
@@ -78,4 +86,5 @@ void table_sweep(struct table *table, bool (*is_over)(const void *value), void (
 			end(value);
 	}
 	free(sweep.over);
+	table->many = 2 * table->count;
 }

@@ -7,8 +7,11 @@
 
 struct table {
 	void *root;
-	unsigned count;
+	unsigned count, many; /* how many are so many that it is swept */
 };
+
+/* Has it grown to twice of what the last sweep left? */
+bool table_is_large(struct table *table);
 
 void *table_get(const struct table *table, uint64_t a, uint64_t b);
 /* Replaces. The value is the caller's. */

@@ -51,11 +51,11 @@ def kernel(with_probes):
 
 
 @pytest.fixture
-def lat(kernel, build):
-    """The tool."""
+def lat(kernel, build, binaries):
+    """The tool, which is told of the command that the tests use: it is neither installed nor does it run for long."""
     if not (build / "ipc-cache-lat").exists():
         pytest.skip("ipc-cache-lat was not built: clang, bpftool or libbpf was not there, or BPF=0")
-    return tracing.Lat(build / "ipc-cache-lat")
+    return tracing.Lat(build / "ipc-cache-lat", binaries.cli)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def in_files(build):
 
 def test_header_manual_tool_and_files_have_the_same_probes(build, with_probes):
     header = in_header()
-    assert len(header) == 33
+    assert len(header) == 34
     assert in_manual() == header
     assert {name: count for name, (count, _) in in_tool().items()} == header
     assert {name: next(iter(files.values())).arguments for name, files in in_files(build).items()} == header

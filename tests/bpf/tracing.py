@@ -28,7 +28,7 @@ class Running:
 
     def wait(self):
         """What it printed, when it ends by itself."""
-        out, err = self.process.communicate(timeout=PATIENCE)
+        out, err = self.process.communicate(timeout=2 * PATIENCE)
         self.result = Result(self.process.returncode, out, err.decode(errors="replace"))
         return self.result
 
@@ -36,11 +36,11 @@ class Running:
 class Lat:
     """ipc-cache-lat."""
 
-    def __init__(self, path):
-        self.path = str(path)
+    def __init__(self, path, cli):
+        self.path, self.cli = str(path), str(cli)
 
     def command(self, *args, prefix=()):
-        return [*map(str, prefix), self.path, *map(str, args)]
+        return [*map(str, prefix), self.path, "--file", self.cli, *map(str, args)]
 
     def __call__(self, *args, prefix=(), expect=None, **options):
         done = subprocess.run(self.command(*args, prefix=prefix), stdin=subprocess.DEVNULL, capture_output=True, check=False,
