@@ -97,7 +97,8 @@ lint: shellcheck
 	$(Q)clang-format --dry-run -Werror $(sort $(shell git ls-files '*.c' '*.h'))
 	$(Q)mandoc -T lint -W warning tools/man/*.[1-8]
 shellcheck:
-	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tools/completions/ipc-cache.bash
+	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tools/completions/ipc-cache.bash \
+		tools/completions/ipc-cache-lat.bash bpf/ipc-cache-trace
 
 include bpf/bpf.mk
 include tools/install.mk
