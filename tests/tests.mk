@@ -97,7 +97,7 @@ $(BUILD)/tests/bpf/emit: tests/bpf/emit.c bpf/probes.h
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -I. -Wall -Wextra -O2 -o $@ $< -pthread
-test-bpf: all $(VENV)/ready $(BUILD)/tests/bpf/emit
+test-bpf: all $(VENV)/ready $(BUILD)/tests/bpf/emit $(FAKE)
 	$(call say,TEST,bpf)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q -rs tests/bpf $(PYTEST)
 

@@ -1,5 +1,7 @@
 """What silent probes cost: attach p50 of a build with and of one without them (make USDT=0), in turn: A, B, A.
 
+--bare names a folder with the build without, else one is made.
+
 The two A of a round differ by nothing but time: their spread is what a difference must exceed to mean anything.
 """
 import pathlib
@@ -22,14 +24,14 @@ def without_probes(folder):
 
 
 def main():
-    args = common.arguments(__doc__, repeat=5000)
+    args = common.arguments(__doc__, repeat=5000, bare="")
     first, other, second = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         model = pathlib.Path(folder) / "model.safetensors"
         sys.path.insert(0, str(ROOT / "tests/system"))
         import models  # pylint: disable=import-outside-toplevel
         models.write_file(model, models.small_tensors())
-        bare = without_probes(f"{folder}/build")
+        bare = args.bare or without_probes(f"{folder}/build")
         with common.broker(args.build) as a, common.broker(bare) as b:
             for broker in a, b:
                 broker.run("load", str(model), "--name", "bench")

@@ -1,14 +1,17 @@
 /*
  * Fires one probe of the catalogue at a steady rate, and counts: emit RATE SECONDS THREADS. Prints how many and in how many
- * nanoseconds.
+ * nanoseconds. Or, as a driver's library would while an engine connects, calls ioctl on a character device: emit ioctl.
  */
 #include "bpf/probes.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 
 static double rate, seconds;
@@ -33,8 +36,19 @@ static void *emit(void *count)
 	return NULL;
 }
 
+static int call_device(void)
+{
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	PROBE_CONNECT_STARTED(1);
+	int r = ioctl(fd, 0x4629, NULL);
+	PROBE_CONNECT_FINISHED(1, 0);
+	return fd < 0 || r != -1; /* it knows no such command */
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 2 && strcmp(argv[1], "ioctl") == 0)
+		return call_device();
 	uint64_t counts[64] = {0}, sum = 0;
 	pthread_t threads[64];
 	int thread_count = argc == 4 ? atoi(argv[3]) : 0;

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from gpu import FakeDriver
 from harness import wait_until
 from library import Library
 from protocol import Failure
@@ -192,6 +193,28 @@ def test_a_load_shows_paths_and_block_requests(lat, cli, broker, resident, folde
         assert load["reads"][how]["bytes"] == path.stat().st_size and load["model"] == "small"
         assert load["hashed_bytes"] == path.stat().st_size
     assert direct["reads"]["direct"]["reads"] + direct["reads"]["buffered"]["reads"] > 0
+
+
+def test_a_gpus_uploads_imports_and_access_are_seen(lat, broker, small, folder):
+    fake = FakeDriver(folder)
+    broker.leaves_models = True
+    with lat.following("--json", "-n", 1, "-d", 60) as tool:
+        broker.cli("load", small, "--name", "small", "--device", "cuda:1", prefix=fake.prefix(), expect=0)
+        broker.cli("attach", "small", prefix=fake.prefix(), expect=0)
+        seen = document(tool.wait())
+    assert seen["events"]["upload__submitted"]["seen"] == seen["events"]["upload__completed"]["seen"] > 0
+    assert seen["events"]["segment__full"]["seen"] == seen["loads"][0]["segments"]
+    assert seen["loads"][0]["upload_bytes"] >= seen["loads"][0]["bytes"]
+    assert seen["phases_us"].keys() >= {"upload", "import", "mapping", "access"}
+    assert fake.take("leaks") == ""
+
+
+def test_ioctls_on_a_drivers_device_are_timed(lat, emit, tmp_path):
+    with lat.following("--json", "--file", emit.program) as tool:
+        subprocess.run([emit.program, "ioctl"], check=True)
+        time.sleep(0.1)
+    seen = document(tool.end())
+    assert seen["phases_us"]["driver ioctl"]["count"] == 1 and seen["events"]["system_call"]["seen"] == 1
 
 
 def test_without_privileges_it_says_what_to_do(lat, place, other_users):
