@@ -30,7 +30,9 @@ $(BUILD)/tests/bench-%: $(BUILD)/obj/tests/bench/%.o $(parts_objects)
 $(BUILD)/tests/gpu/conformance: $(call objects,tests/gpu/conformance.c tests/gpu/raw.c)
 $(BUILD)/tests/gpu/actor: $(call objects,tests/gpu/actor.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
 	$(device_src) $(manifest_src))
-gpu_programs := $(BUILD)/tests/gpu/conformance $(BUILD)/tests/gpu/actor
+$(BUILD)/tests/gpu/pair: $(call objects,tests/gpu/pair.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
+	$(device_src) $(manifest_src))
+gpu_programs := $(BUILD)/tests/gpu/conformance $(BUILD)/tests/gpu/actor $(BUILD)/tests/gpu/pair
 $(gpu_programs):
 	$(call say,LD,$@)
 	@mkdir -p $(@D)

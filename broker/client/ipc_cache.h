@@ -222,12 +222,15 @@ struct ipcc_publish_options {
 	/* A resident model of the same key is replaced at the commit: it takes no new attach and goes with its last
 	 * lease. Otherwise IPCC_EXISTS. */
 	bool replace;
+	/* The caller will write every byte, as ipcc_publish_copy() does: a GPU's segments are not cleared first. What is
+	 * left out holds whatever that memory held before. */
+	bool overwritten;
 };
 
 struct ipcc_publish;
 
-/* Claims the key with the broker, then creates the segments, mapped writable at ipcc_publish_address(); they hold zeros, and
- * their memory is allocated as they are filled. The connection is
+/* Claims the key with the broker, then creates the segments, mapped writable at ipcc_publish_address(); they hold zeros
+ * (unless `overwritten`), and their memory is allocated as they are filled. The connection is
  * the claim: when it ends before the commit, nothing is left. One publication per client at a time.
  * IPCC_EXISTS, IPCC_BUSY (names the other publisher), IPCC_NO_MEMORY (before anything is allocated), IPCC_REFUSED. */
 int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publish_options *options,
@@ -263,6 +266,21 @@ int ipcc_publish_hashes(struct ipcc_publish *publish, uint32_t segment, const ui
 /* Hashes what was not hashed, unmaps and seals the segments, hands them and the manifest over. On success the model is
  * resident and independent of this process; id and generation are stored unless NULL. Free the publication in any case. */
 int ipcc_publish_commit(struct ipcc_publish *publish, uint64_t *id, uint64_t *generation, struct ipcc_error *err);
+
+/* Where the time of a publication went. */
+enum ipcc_phase {
+	IPCC_PHASE_CLAIM,  /* the broker's answer to the claim */
+	IPCC_PHASE_OPEN,   /* setting up the GPU's context */
+	IPCC_PHASE_CREATE, /* the segments, cleared unless `overwritten` */
+	IPCC_PHASE_MAP, /* ipcc_publish_copy(): mapping the model's segments where they are copied to, and unmapping */
+	IPCC_PHASE_BYTES,  /* ipcc_publish_copy(): the bytes */
+	IPCC_PHASE_SEAL,   /* hashing what was not hashed, unmapping, sealing */
+	IPCC_PHASE_COMMIT, /* handing segments and manifest over */
+	IPCC_PHASES,
+};
+/* Nanoseconds so far; what did not happen took 0. */
+uint64_t ipcc_publish_phase_ns(const struct ipcc_publish *publish, enum ipcc_phase phase);
+
 /* Frees; an uncommitted publication is given up (its connection ends: the client can only be closed). NULL is fine. */
 void ipcc_publish_free(struct ipcc_publish *publish);
 

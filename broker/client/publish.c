@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* On top of the time that any call may take. */
 #define DRAFT_WAIT_MS 60000
@@ -34,6 +35,30 @@ static int round_sizes(struct ipcc_publish *publish, const struct ipcc_publish_o
 	return rc;
 }
 
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+void publish_lap(struct ipcc_publish *publish)
+{
+	publish->lap_ns = now_ns();
+}
+
+void publish_lap_end(struct ipcc_publish *publish, enum ipcc_phase phase)
+{
+	uint64_t now = now_ns();
+	publish->phase_ns[phase] += now - publish->lap_ns;
+	publish->lap_ns = now;
+}
+
+EXPORT uint64_t ipcc_publish_phase_ns(const struct ipcc_publish *publish, enum ipcc_phase phase)
+{
+	return (unsigned)phase < IPCC_PHASES ? publish->phase_ns[phase] : 0;
+}
+
 static int begin(struct ipcc_publish *publish, const struct ipcc_publish_options *options, const struct key *key,
 		 struct ipcc_error *err)
 {
@@ -53,6 +78,7 @@ static int begin(struct ipcc_publish *publish, const struct ipcc_publish_options
 		.field_count = le16_make((uint16_t)key->count),
 		.field_bytes = le32_make((uint32_t)key->packed_bytes),
 	};
+	publish_lap(publish);
 	call_start(&call, MESSAGE_BEGIN);
 	message_append(&call.message, &fixed, sizeof(fixed));
 	for (uint32_t i = 0; i < options->segment_count; i++) {
@@ -67,6 +93,7 @@ static int begin(struct ipcc_publish *publish, const struct ipcc_publish_options
 		rc = call_finished(&call, 0, err);
 	}
 	call_end(&call);
+	publish_lap_end(publish, IPCC_PHASE_CLAIM);
 	return rc;
 }
 
@@ -80,11 +107,12 @@ static int describe(struct ipcc_publish *publish, const struct ipcc_publish_opti
 }
 
 /* The device stays open until the publication is freed: its context is set up once. */
-static int create_segments(struct ipcc_publish *publish, uint64_t total, struct ipcc_error *err)
+static int create_segments(struct ipcc_publish *publish, uint64_t total, bool overwritten, struct ipcc_error *err)
 {
 	const struct device *device = publish->device;
 	int rc = total == 0 ? IPCC_OK : device->open(publish->device_name, err);
 	publish->opened = rc == IPCC_OK && total > 0;
+	publish_lap_end(publish, IPCC_PHASE_OPEN);
 	/* Only now: what is resident already, or on its way, needs no more memory. */
 	if (publish->opened)
 		rc = device->memory_check(publish->device_name, total, err);
@@ -93,9 +121,13 @@ static int create_segments(struct ipcc_publish *publish, uint64_t total, struct 
 		struct device_segment *memory = &publish->segments[i].memory;
 		snprintf(name, sizeof(name), "ipc-cache-segment-%u", i);
 		rc = device->create(publish->device_name, name, memory->bytes, memory, err);
+		/* What lies between tensors is zero, whatever this memory held before. */
+		if (rc == IPCC_OK && device->clear != NULL && !overwritten)
+			rc = device->clear(memory, err);
 		if (rc != IPCC_OK)
 			return fail_within(err, "segment %u", i);
 	}
+	publish_lap_end(publish, IPCC_PHASE_CREATE);
 	return rc;
 }
 
@@ -144,7 +176,7 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 		rc = begin(made, options, &key, err);
 	bool claimed = rc == IPCC_OK;
 	if (rc == IPCC_OK)
-		rc = create_segments(made, total, err);
+		rc = create_segments(made, total, options->overwritten, err);
 	key_fini(&key);
 	if (rc != IPCC_OK) {
 		if (made != NULL && !claimed)
@@ -350,14 +382,17 @@ EXPORT int ipcc_publish_commit(struct ipcc_publish *publish, uint64_t *id, uint6
 	int rc = IPCC_OK;
 	if (publish->committed || publish->client == NULL)
 		return fail(err, IPCC_USAGE, "the publication is over already");
+	publish_lap(publish);
 	for (uint32_t i = 0; rc == IPCC_OK && i < publish->segment_count; i++)
 		rc = finish_segment(publish, i, err);
+	publish_lap_end(publish, IPCC_PHASE_SEAL);
 	if (rc == IPCC_OK && publish->segment_count > 0)
 		rc = send_segments(publish, err);
 	if (rc == IPCC_OK)
 		rc = send_draft(publish, err);
 	if (rc == IPCC_OK)
 		rc = send_commit(publish, &reply, err);
+	publish_lap_end(publish, IPCC_PHASE_COMMIT);
 	if (rc != IPCC_OK)
 		return rc;
 	publish->committed = true;

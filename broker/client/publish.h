@@ -21,6 +21,13 @@ struct ipcc_publish {
 	uint32_t segment_count;
 	struct publish_segment *segments;
 	bool committed;
+	uint64_t lap_ns; /* when the phase that runs began */
+	uint64_t phase_ns[IPCC_PHASES];
 };
+
+/* Something that is a phase begins. */
+void publish_lap(struct ipcc_publish *publish);
+/* It ends, and the next one begins. */
+void publish_lap_end(struct ipcc_publish *publish, enum ipcc_phase phase);
 
 #endif

@@ -84,10 +84,13 @@ struct device {
 	/* What sizes of segments must be multiples of. */
 	int (*granularity)(const char *device, uint64_t *bytes, struct ipcc_error *err);
 
-	/* A new segment of zeros, mapped writable. The host's memory is allocated as it is filled, by whoever fills it:
-	 * allocating it all beforehand, on one thread, takes longer than reading a cached file. A GPU's is there at once. */
+	/* A new segment, mapped writable. The host's holds zeros, and its memory is allocated as it is filled, by whoever fills
+	 * it: allocating it all beforehand, on one thread, takes longer than reading a cached file. A GPU's memory is there at
+	 * once, and holds whatever it held before until `clear`. */
 	int (*create)(const char *device, const char *name, uint64_t bytes, struct device_segment *segment,
 		      struct ipcc_error *err);
+	/* Fills a new segment with zeros. NULL: it holds them already. */
+	int (*clear)(struct device_segment *segment, struct ipcc_error *err);
 	/* Copies `bytes` bytes to `offset`, which must lie in the segment: the fastest way in. To a GPU it may return before
 	 * they are there: read and seal wait, and report what went wrong. On the host `from` may be a mapping of a file that
 	 * ends early: IPCC_FAILED with EFAULT, or SIGBUS. IPCC_NO_MEMORY: others took the memory meanwhile. */
@@ -96,9 +99,10 @@ struct device {
 	/* Copies back what was written. */
 	int (*read)(const struct device_segment *segment, uint64_t offset, void *to, uint64_t bytes,
 		    struct ipcc_error *err);
-	/* Fills a segment with the bytes of another of the same size, on any GPU that this one reaches, without the
-	 * processor. IPCC_REFUSED: it cannot be reached, go through host memory. NULL: never. */
-	int (*pull)(struct device_segment *segment, const char *from_device, int from_fd, struct ipcc_error *err);
+	/* Fills `from->count` segments of one device with those of a range of the same sizes that was mapped for that device
+	 * (device_request's `reader`; IPCC_REFUSED there: it cannot be reached, go through host memory), without the
+	 * processor. Waits until all bytes are there. NULL: never. */
+	int (*pull)(struct device_segment *const *segments, const struct device_range *from, struct ipcc_error *err);
 	/* How many of its bytes lie in huge pages, as obtained, not as asked for; before the seal. */
 	uint64_t (*huge_bytes)(const struct device_segment *segment);
 	/* Ends writing for ever: unmaps, allocates what was never written, seals. The fd is ready for the broker. */

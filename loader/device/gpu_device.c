@@ -98,6 +98,7 @@ const struct device device_gpu = {
 	.memory_check = device_memory_check,
 	.granularity = device_granularity,
 	.create = gpu_segment_create,
+	.clear = gpu_segment_clear,
 	.write = gpu_segment_write,
 	.read = gpu_segment_read,
 	.huge_bytes = device_huge_bytes,

@@ -11,9 +11,12 @@ int gpu_segment_write(struct device_segment *segment, uint64_t offset, const voi
 		      struct ipcc_error *err);
 int gpu_segment_read(const struct device_segment *segment, uint64_t offset, void *to, uint64_t bytes,
 		     struct ipcc_error *err);
-int gpu_segment_pull(struct device_segment *segment, const char *from_device, int from_fd, struct ipcc_error *err);
+int gpu_segment_clear(struct device_segment *segment, struct ipcc_error *err);
 int gpu_segment_seal(struct device_segment *segment, struct ipcc_error *err);
 void gpu_segment_destroy(struct device_segment *segment);
+
+/* gpu_pull.c */
+int gpu_segment_pull(struct device_segment *const *segments, const struct device_range *from, struct ipcc_error *err);
 
 /* gpu_range.c */
 int gpu_range_map(const struct device_request *request, struct device_range **range, struct ipcc_error *err);

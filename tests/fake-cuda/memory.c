@@ -126,9 +126,10 @@ struct fake_memory *fake_memory_new(int gpu, size_t bytes, cu_result *result)
 		free(memory);
 		return NULL;
 	}
-	/* Not zero: a real GPU promises nothing either. */
-	for (size_t at = 0; at < bytes; at += FAKE_GRANULARITY)
-		if (pwrite(fd, "\xa5\xa5\xa5\xa5", 4, (off_t)at) != 4)
+	/* Not zero, at the beginnings and ends of pages: a real GPU promises nothing either. */
+	for (size_t at = 0; at < bytes; at += FAKE_GRANULARITY / 2)
+		if (pwrite(fd, "\xa5\xa5\xa5\xa5", 4,
+			   (off_t)(at % FAKE_GRANULARITY == 0 ? at : at + FAKE_GRANULARITY / 2 - 4)) != 4)
 			break;
 	*memory = (struct fake_memory){.fd = fd, .gpu = gpu, .bytes = bytes, .users = 1};
 	*result = CU_OK;

@@ -13,6 +13,7 @@
  *	actor legacy TENSORS BYTES ROUNDS		       legacy IPC, a handle per tensor, between two processes
  */
 #include "loader/device/device.h"
+#include "tests/gpu/part.h"
 #include "tests/gpu/raw.h"
 #include "tests/gpu/weights.h"
 
@@ -25,34 +26,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-static double now_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static void must(int rc, const struct ipcc_error *err)
-{
-	if (rc == IPCC_OK)
-		return;
-	fprintf(stderr, "actor: %s\n", err->message);
-	exit(1);
-}
-
-static struct ipcc_client *dial(void)
-{
-	struct ipcc_client *client;
-	struct ipcc_error err;
-	must(ipcc_connect(&client, &(struct ipcc_client_options){.timeout_ms = 60000}, &err), &err);
-	return client;
-}
-
-static uint64_t number(const char *text)
-{
-	return strtoull(text, NULL, 0);
-}
 
 static int act_publish(int argc, char **argv)
 {
@@ -309,16 +282,9 @@ static int act_legacy(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		int arguments;
-		int (*act)(int argc, char **argv);
-	} parts[] = {{"publish", 5, act_publish}, {"compare", 4, act_compare}, {"attach", 2, act_attach},
-		     {"offend", 1, act_offend},	  {"hold", 4, act_hold},       {"churn", 4, act_churn},
-		     {"read", 2, act_read},	  {"free", 0, act_free},       {"legacy", 3, act_legacy}};
-	for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++)
-		if (strcmp(argv[1], parts[i].name) == 0 && argc - 2 >= parts[i].arguments)
-			return parts[i].act(argc - 2, argv + 2);
-	fprintf(stderr, "actor: see the top of tests/gpu/actor.c\n");
-	return 2;
+	static const struct part parts[] = {
+		{"publish", 5, act_publish}, {"compare", 4, act_compare}, {"attach", 2, act_attach},
+		{"offend", 1, act_offend},   {"hold", 4, act_hold},	  {"churn", 4, act_churn},
+		{"read", 2, act_read},	     {"free", 0, act_free},	  {"legacy", 3, act_legacy}};
+	return part_play(parts, sizeof(parts) / sizeof(parts[0]), argc, argv);
 }

@@ -57,8 +57,9 @@ static void *work(void *argument)
 	char *made = malloc(WEIGHTS_BLOCK), *read = malloc(WEIGHTS_BLOCK);
 	uint64_t i;
 	struct ipcc_error err;
+	uint64_t step = job->w->every > 0 ? job->w->every : 1;
 	while (atomic_load(&job->code) == 0 &&
-	       (i = atomic_fetch_add(&job->next, 1)) < job->per_segment * job->w->segments) {
+	       (i = atomic_fetch_add(&job->next, step)) < job->per_segment * job->w->segments) {
 		int rc = one_block(job, i, made, read, &err);
 		if (rc == IPCC_OK)
 			continue;
@@ -146,6 +147,12 @@ int weights_publish(struct ipcc_client *client, const struct weights *w, struct 
 	return rc;
 }
 
+int weights_check(const struct ipcc_model *model, const struct weights *w, struct ipcc_error *err)
+{
+	struct job job = {.w = w, .model = model};
+	return run(&job, err);
+}
+
 int weights_compare(struct ipcc_client *client, const struct weights *w, struct ipcc_error *err)
 {
 	struct ipcc_model *model;
@@ -153,10 +160,8 @@ int weights_compare(struct ipcc_client *client, const struct weights *w, struct 
 	if (rc != IPCC_OK)
 		return rc;
 	rc = ipcc_map(model, 0, err);
-	if (rc == IPCC_OK) {
-		struct job job = {.w = w, .model = model};
-		rc = run(&job, err);
-	}
+	if (rc == IPCC_OK)
+		rc = weights_check(model, w, err);
 	ipcc_model_free(model);
 	return rc;
 }

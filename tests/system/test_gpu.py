@@ -204,8 +204,8 @@ def test_a_reader_in_which_a_call_fails_says_so_and_holds_nothing(broker, gpu_mo
     broker.cli("verify", "small", prefix=fake.prefix(), expect=0)
 
 
-@pytest.mark.parametrize("function", ["cuDeviceCanAccessPeer", "cuMemcpyDtoDAsync_v2", "cuMemImportFromShareableHandle",
-                                      "cuMemMap", "cuMemSetAccess", "cuMemCreate"])
+@pytest.mark.parametrize("function", ["cuDeviceCanAccessPeer", "cuMemcpyDtoDAsync_v2", "cuStreamCreate", "cuStreamSynchronize",
+                                      "cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess", "cuMemCreate"])
 def test_a_copy_in_which_a_call_fails_leaves_the_model_alone(broker, gpu_model, fake, function):
     used = fake.used()
 
