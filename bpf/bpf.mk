@@ -24,6 +24,7 @@ $(info ipc-cache-lat is left out: $(bpf_missing) not found (tools/install-deps t
 endif
 endif
 
+.SECONDARY: $(BUILD)/bpf/probes.bpf.o $(BUILD)/bpf/kernel.bpf.o
 $(BUILD)/bpf/%.bpf.o: bpf/lat/%.bpf.c $(wildcard bpf/lat/*.h)
 	$(call say,BPF,$<)
 	@mkdir -p $(@D)
