@@ -213,6 +213,9 @@ int publish_checkpoint(struct ipcc_client *client, const struct checkpoint *cp, 
 	fill_result_fini(&filled);
 	if (rc == IPCC_OK)
 		rc = ipcc_publish_commit(publish, NULL, &report->generation, err);
-	ipcc_publish_free(publish);
+	if (rc == IPCC_OK && options->keep)
+		report->kept = publish;
+	else
+		ipcc_publish_free(publish);
 	return rc;
 }

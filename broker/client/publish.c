@@ -69,7 +69,7 @@ static int begin(struct ipcc_publish *publish, const struct ipcc_publish_options
 		return fail(err, IPCC_USAGE, "the model's name has %zu bytes; at most %d", name_bytes,
 			    MANIFEST_MAX_NAME);
 	struct begin_request fixed = {
-		.flags = le32_make(options->replace ? BEGIN_REPLACE : 0),
+		.flags = le32_make((options->replace ? BEGIN_REPLACE : 0) | (options->keep ? BEGIN_KEPT : 0)),
 		.wait_ms = le32_make(wire_wait(options->wait_ms)),
 		.segment_count = le32_make(options->segment_count),
 		.visibility = le32_make(options->visibility),
@@ -163,8 +163,9 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 	if (options->segment_count > MANIFEST_MAX_SEGMENTS)
 		return fail(err, IPCC_USAGE, "%u segments; a model has at most %d", options->segment_count,
 			    MANIFEST_MAX_SEGMENTS);
-	const struct device *device = device_find(name, err);
-	int rc = device == NULL ? IPCC_NOT_FOUND : key_init(&key, options->fields, options->field_count, err);
+	const struct device *device = options->keep ? device_find_kept(name, err) : device_find(name, err);
+	int missing = strcmp(name, DEVICE_HOST) == 0 ? IPCC_REFUSED : IPCC_NOT_FOUND;
+	int rc = device == NULL ? missing : key_init(&key, options->fields, options->field_count, err);
 	if (rc != IPCC_OK)
 		return rc;
 	struct ipcc_publish *made = publish_new(client, device, name, options->segment_count);
@@ -184,6 +185,7 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 		ipcc_publish_free(made);
 		return rc;
 	}
+	made->keep = options->keep;
 	client->publishing = made;
 	*publish = made;
 	return IPCC_OK;
@@ -295,10 +297,12 @@ static int finish_segment(struct ipcc_publish *publish, uint32_t i, struct ipcc_
 	struct ipcc_segment segment = {
 		.device = publish->device_name,
 		.bytes = s->memory.bytes,
-		.handle_kind = HANDLE_FD,
+		.handle_kind = publish->keep ? HANDLE_LEGACY : HANDLE_FD,
+		.handle_bytes = s->memory.handle.length,
 		.block_count = (uint32_t)count,
 	};
 	memcpy(segment.hash, s->hash.bytes, sizeof(segment.hash));
+	memcpy(segment.handle, s->memory.handle.bytes, sizeof(segment.handle));
 	int rc = builder_add_segment(publish->builder, &segment, s->blocks, err);
 	if (rc == IPCC_OK)
 		rc = publish->device->seal(&s->memory, err);
@@ -386,7 +390,7 @@ EXPORT int ipcc_publish_commit(struct ipcc_publish *publish, uint64_t *id, uint6
 	for (uint32_t i = 0; rc == IPCC_OK && i < publish->segment_count; i++)
 		rc = finish_segment(publish, i, err);
 	publish_lap_end(publish, IPCC_PHASE_SEAL);
-	if (rc == IPCC_OK && publish->segment_count > 0)
+	if (rc == IPCC_OK && publish->segment_count > 0 && !publish->keep)
 		rc = send_segments(publish, err);
 	if (rc == IPCC_OK)
 		rc = send_draft(publish, err);
@@ -396,7 +400,8 @@ EXPORT int ipcc_publish_commit(struct ipcc_publish *publish, uint64_t *id, uint6
 	if (rc != IPCC_OK)
 		return rc;
 	publish->committed = true;
-	publish->client->publishing = NULL;
+	if (!publish->keep)
+		publish->client->publishing = NULL;
 	if (id != NULL)
 		*id = le64_get(reply.id);
 	if (generation != NULL)
@@ -417,6 +422,8 @@ EXPORT void ipcc_publish_free(struct ipcc_publish *publish)
 		/* The connection is the claim: ending it gives the claim up. */
 		client_hang_up(publish->client);
 		publish->client->publishing = NULL;
+	} else if (publish->client != NULL && publish->keep) {
+		keep_end(publish);
 	}
 	for (uint32_t i = 0; i < publish->segment_count; i++) {
 		publish->device->destroy(&publish->segments[i].memory);

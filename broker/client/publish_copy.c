@@ -80,7 +80,7 @@ static int pull(struct ipcc_publish *publish, const struct ipcc_model *model, co
 					 .count = run->count};
 	struct device_segment *segments[MANIFEST_MAX_SEGMENTS];
 	struct device_range *range;
-	if (from != publish->device || from->pull == NULL || !run->same_sizes)
+	if (model->facts.kept || from != publish->device || from->pull == NULL || !run->same_sizes)
 		return fail(err, IPCC_REFUSED, "the bytes go through host memory");
 	for (uint32_t i = 0; i < run->count; i++)
 		segments[i] = &publish->segments[run->first + i].memory;

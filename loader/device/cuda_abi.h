@@ -20,6 +20,7 @@ enum {
 	CU_NO_DEVICE = 100,
 	CU_INVALID_DEVICE = 101,
 	CU_INVALID_CONTEXT = 201,
+	CU_PEER_ACCESS_UNSUPPORTED = 217,
 	CU_INVALID_HANDLE = 400,
 	CU_NOT_READY = 600,
 	CU_ILLEGAL_ADDRESS = 700,
@@ -130,6 +131,7 @@ typedef struct cu_ipc_handle cu_ipc_handle;
 	X(host_unpin, cuMemHostUnregister, (void *address))                                                            \
 	X(allocate, cuMemAlloc_v2, (cu_pointer * address, size_t bytes))                                               \
 	X(free, cuMemFree_v2, (cu_pointer address))                                                                    \
+	X(address_range, cuMemGetAddressRange_v2, (cu_pointer * base, size_t * bytes, cu_pointer address))             \
 	X(ipc_get, cuIpcGetMemHandle, (cu_ipc_handle * handle, cu_pointer address))                                    \
 	X(ipc_open, cuIpcOpenMemHandle_v2, (cu_pointer * address, cu_ipc_handle handle, unsigned flags))               \
 	X(ipc_close, cuIpcCloseMemHandle, (cu_pointer address))

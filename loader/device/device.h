@@ -23,6 +23,12 @@
 #define DEVICE_HOST	  "host"
 #define DEVICE_NAME_BYTES (MANIFEST_MAX_DEVICE + 1)
 
+/* What others open memory by that has no fd. */
+struct device_handle {
+	uint32_t length; /* 0: none */
+	uint8_t bytes[MANIFEST_LEGACY_HANDLE_BYTES];
+};
+
 struct device_segment {
 	int fd;	       /* owned; -1 when given away */
 	void *address; /* writable mapping until sealed, then NULL; a GPU's address on a GPU */
@@ -30,6 +36,9 @@ struct device_segment {
 	bool huge;	  /* filled through the mapping, for its huge pages */
 	uint64_t written; /* by `write`; atomic */
 	void *state;	  /* the device's own */
+	/* Of memory that stays with this process, see device_find_kept. */
+	void *kept;
+	struct device_handle handle;
 };
 
 enum device_access {
@@ -41,8 +50,9 @@ enum device_access {
 /* What is to be mapped: `count` segments of one device, in their order. */
 struct device_request {
 	const char *device;
-	const char *reader; /* the GPU that will read it; NULL: the device itself */
-	const int *fds;	    /* stay the caller's, may be closed afterwards */
+	const char *reader;		     /* the GPU that will read it; NULL: the device itself */
+	const int *fds;			     /* stay the caller's, may be closed afterwards */
+	const struct device_handle *handles; /* of kept memory, instead of fds */
 	const uint64_t *bytes;
 	uint32_t count;
 	enum device_access access;
@@ -129,6 +139,11 @@ struct device {
 
 /* The entry that serves `device` ("host", a GPU's UUID), by its form alone; NULL with IPCC_NOT_FOUND when none does. */
 const struct device *device_find(const char *device, struct ipcc_error *err);
+
+/* The same for GPU memory that has no fd: its creator is its keeper, and it lives until the segment is destroyed or the
+ * process ends. Readers open segment->handle; they can write to it, and have no suspend. NULL with IPCC_REFUSED: host memory
+ * needs no keeper. */
+const struct device *device_find_kept(const char *device, struct ipcc_error *err);
 
 /* What a user calls a device: "host", "cuda", "cuda:0", a UUID or an unambiguous beginning of one, or "auto" (the GPU with the
  * most free memory, the host if there is no GPU). Stores its name. IPCC_NOT_FOUND says which there are. */

@@ -7,21 +7,21 @@
 
 #include <inttypes.h>
 
-static int device_open(const char *device, struct ipcc_error *err)
+int gpu_device_open(const char *device, struct ipcc_error *err)
 {
 	struct gpu *gpu;
 	int rc = gpu_find(device, &gpu, err);
 	return rc != 0 ? rc : gpu_open(gpu, err);
 }
 
-static void device_close(const char *device)
+void gpu_device_close(const char *device)
 {
 	struct gpu *gpu;
 	if (gpu_find(device, &gpu, NULL) == 0)
 		gpu_close(gpu);
 }
 
-static int device_memory(const char *device, struct device_memory *memory, struct ipcc_error *err)
+int gpu_device_memory(const char *device, struct device_memory *memory, struct ipcc_error *err)
 {
 	struct gpu *gpu;
 	size_t free_bytes = 0, total_bytes = 0;
@@ -36,10 +36,10 @@ static int device_memory(const char *device, struct device_memory *memory, struc
 	return 0;
 }
 
-static int device_memory_check(const char *device, uint64_t bytes, struct ipcc_error *err)
+int gpu_device_memory_check(const char *device, uint64_t bytes, struct ipcc_error *err)
 {
 	struct device_memory memory;
-	int rc = device_memory(device, &memory, err);
+	int rc = gpu_device_memory(device, &memory, err);
 	if (rc != 0 || bytes <= memory.free_bytes)
 		return rc;
 	return fail(
@@ -53,8 +53,20 @@ static int device_memory_check(const char *device, uint64_t bytes, struct ipcc_e
 static int device_granularity(const char *device, uint64_t *bytes, struct ipcc_error *err)
 {
 	struct gpu *gpu;
+	int can = 1;
 	int rc = gpu_find(device, &gpu, err);
-	return rc != 0 ? rc : gpu_granularity(gpu, bytes, err);
+	if (rc != 0)
+		return rc;
+	cu_result r =
+		gpu->vendor->exports_fds == NULL ? CU_OK : gpu->vendor->exports_fds(gpu->driver, gpu->device, &can);
+	if (r != CU_OK)
+		return gpu_fail(gpu, r, err, "whether its memory can be shared as file descriptors is unknown");
+	if (!can)
+		return fail(err, IPCC_REFUSED,
+			    "%s: its memory cannot be shared as file descriptors; a process can keep it instead: "
+			    "ipc-cache load --keeper",
+			    gpu->name);
+	return gpu_granularity(gpu, bytes, err);
 }
 
 static int device_pin(const char *device, void *address, uint64_t bytes, bool read_only, struct ipcc_error *err)
@@ -85,23 +97,23 @@ static void device_unpin(const char *device, void *address)
 }
 
 /* Pages are the driver's business. */
-static uint64_t device_huge_bytes(const struct device_segment *segment)
+uint64_t gpu_device_huge_bytes(const struct device_segment *segment)
 {
 	(void)segment;
 	return 0;
 }
 
 const struct device device_gpu = {
-	.open = device_open,
-	.close = device_close,
-	.memory = device_memory,
-	.memory_check = device_memory_check,
+	.open = gpu_device_open,
+	.close = gpu_device_close,
+	.memory = gpu_device_memory,
+	.memory_check = gpu_device_memory_check,
 	.granularity = device_granularity,
 	.create = gpu_segment_create,
 	.clear = gpu_segment_clear,
 	.write = gpu_segment_write,
 	.read = gpu_segment_read,
-	.huge_bytes = device_huge_bytes,
+	.huge_bytes = gpu_device_huge_bytes,
 	.pull = gpu_segment_pull,
 	.seal = gpu_segment_seal,
 	.destroy = gpu_segment_destroy,

@@ -4,6 +4,13 @@
 
 #include "loader/device/device.h"
 
+/* gpu_device.c */
+int gpu_device_open(const char *device, struct ipcc_error *err);
+void gpu_device_close(const char *device);
+int gpu_device_memory(const char *device, struct device_memory *memory, struct ipcc_error *err);
+int gpu_device_memory_check(const char *device, uint64_t bytes, struct ipcc_error *err);
+uint64_t gpu_device_huge_bytes(const struct device_segment *segment);
+
 /* gpu_segment.c */
 int gpu_segment_create(const char *device, const char *name, uint64_t bytes, struct device_segment *segment,
 		       struct ipcc_error *err);

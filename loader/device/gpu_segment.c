@@ -105,9 +105,9 @@ static int enter(const struct device_segment *segment, uint64_t offset, uint64_t
 		 struct ipcc_error *err)
 {
 	struct gpu *gpu = segment->state;
-	if (gpu == NULL || !range_inside(offset, bytes, segment->bytes))
+	if (gpu == NULL || segment->address == NULL || !range_inside(offset, bytes, segment->bytes))
 		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of a segment of %" PRIu64 "%s",
-			    bytes, offset, segment->bytes, gpu == NULL ? " that is sealed" : "");
+			    bytes, offset, segment->bytes, segment->address == NULL ? " that is sealed" : "");
 	int rc = gpu_enter(gpu, err);
 	if (rc != 0)
 		return rc;

@@ -160,6 +160,7 @@ API cu_result cuGetErrorName(cu_result result, const char **name)
 		     {CU_NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
 		     {CU_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
 		     {CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+		     {CU_PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"},
 		     {CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
 		     {CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
 		     {CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED"},
@@ -215,7 +216,8 @@ API cu_result cuDeviceGetAttribute(int *value, cu_attribute attribute, cu_device
 {
 	ENTER();
 	CHECK_DEVICE(device);
-	*value = attribute == CU_ATTRIBUTE_VMM || attribute == CU_ATTRIBUTE_POSIX_FD;
+	*value = (attribute == CU_ATTRIBUTE_VMM || attribute == CU_ATTRIBUTE_POSIX_FD) &&
+		 fake_setting("FAKE_CUDA_NO_FDS", NULL) == NULL;
 	RETURN(CU_OK);
 }
 

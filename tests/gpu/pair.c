@@ -206,7 +206,7 @@ static int play_swap(int argc, char **argv)
 	open_cards();
 	for (w.seed = 0; w.seed < number(argv[2]); w.seed++) {
 		struct ipcc_client *client = dial();
-		must(weights_publish(client, &w, &err), &err);
+		must(weights_publish(client, &w, NULL, &err), &err);
 		ipcc_close(client);
 	}
 	printf("{\"generations\": %s}\n", argv[2]);

@@ -110,7 +110,8 @@ static int describe(struct ipcc_publish *publish, const struct weights *w, struc
 	return rc;
 }
 
-int weights_publish(struct ipcc_client *client, const struct weights *w, struct ipcc_error *err)
+int weights_publish(struct ipcc_client *client, const struct weights *w, struct ipcc_publish **kept,
+		    struct ipcc_error *err)
 {
 	char device[IPCC_DEVICE_CHARS];
 	uint64_t sizes[WEIGHTS_MAX_SEGMENTS];
@@ -121,7 +122,8 @@ int weights_publish(struct ipcc_client *client, const struct weights *w, struct 
 					       .device = device,
 					       .segment_bytes = sizes,
 					       .segment_count = w->segments,
-					       .replace = true};
+					       .replace = true,
+					       .keep = w->keep};
 	struct ipcc_publish *publish;
 	struct job job = {.w = w};
 	for (uint32_t i = 0; i < w->segments; i++)
@@ -142,7 +144,10 @@ int weights_publish(struct ipcc_client *client, const struct weights *w, struct 
 		rc = describe(publish, w, err);
 	if (rc == IPCC_OK)
 		rc = ipcc_publish_commit(publish, NULL, NULL, err);
-	ipcc_publish_free(publish);
+	if (rc == IPCC_OK && w->keep)
+		*kept = publish;
+	else
+		ipcc_publish_free(publish);
 	free(job.hashes);
 	return rc;
 }
