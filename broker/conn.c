@@ -6,6 +6,7 @@
  */
 #include "broker/conn.h"
 
+#include "bpf/probes.h"
 #include "broker/draft.h"
 #include "broker/lifecycle.h"
 #include "broker/reaper.h"
@@ -49,6 +50,7 @@ void conn_accept(struct server *server, int fd)
 			      .may_hold_fds = !server->fds_refused,
 			      .deadline_ms = UINT64_MAX};
 	TAILQ_INSERT_TAIL(&server->conns, conn, link);
+	PROBE_CONNECTION_ACCEPTED(conn->number);
 	int rc = peer_read(fd, server->overflow_is_real, &conn->peer, &err);
 	conn->peer.connection = conn->number;
 	if (rc == IPCC_OK)
@@ -65,6 +67,7 @@ void conn_accept(struct server *server, int fd)
 		conn_goodbye(conn, &err);
 		return;
 	}
+	PROBE_CONNECTION_AUTHENTICATED(conn->number, conn->peer.pid, conn->peer.uid);
 	conn->deadline_ms = now_ms() + server->config->hello_ms;
 	server_note_deadline(server, conn->deadline_ms);
 	/* The client has most likely sent its first request by now; saves a turn of the loop. */
@@ -162,6 +165,9 @@ void conn_send_error(struct conn *conn, uint16_t type, uint32_t request, const s
 	struct message message;
 	conn->server->counters.refused++;
 	conn->server->counters.mismatches += error->code == IPCC_MISMATCH;
+	if (error->code == IPCC_MISMATCH)
+		PROBE_KEY_MISMATCHED(conn->number, request, error->field, error->expected, error->got);
+	PROBE_REQUEST_REPLIED(conn->number, request, type, error->code);
 	message_error(&message, type, request, error);
 	conn_send(conn, &message, false);
 	if (error->code != IPCC_PROTOCOL || conn->dead)
@@ -175,6 +181,7 @@ void conn_goodbye(struct conn *conn, const struct ipcc_error *error)
 {
 	struct message message;
 	conn->server->counters.refused++;
+	PROBE_CONNECTION_REFUSED(conn->number, conn->peer.pid, conn->peer.uid, error->code, error->message);
 	message_error(&message, MESSAGE_GOODBYE, 0, error);
 	wire_send(conn->fd, message.bytes, message.length, NULL, 0); /* as a favour: it ends either way */
 	conn_close(conn);
@@ -316,6 +323,7 @@ int conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms
 		.deadline_ms = wait_ms == PROTOCOL_WAIT_FOREVER ? UINT64_MAX : now_ms() + wait_ms,
 		.model_id = model_id,
 	};
+	PROBE_REQUEST_PARKED(conn->number, request->id, model_id, wait_ms);
 	return REQUEST_LATER;
 }
 
@@ -342,6 +350,7 @@ void conn_take_lease(struct conn *conn, struct model *model, uint32_t request)
 	TAILQ_INSERT_TAIL(&model->leases, conn, lease_link);
 	model->lease_count++;
 	conn->server->lease_count++;
+	PROBE_LEASE_TAKEN(conn->number, model->id, conn->peer.pid, conn->peer.uid, model->name);
 }
 
 void conn_drop_lease(struct conn *conn)
@@ -353,6 +362,7 @@ void conn_drop_lease(struct conn *conn)
 	TAILQ_REMOVE(&model->leases, conn, lease_link);
 	model->lease_count--;
 	conn->server->lease_count--;
+	PROBE_LEASE_ENDED(conn->number, model->id, conn->peer.pid, conn->peer.uid, model->name);
 	/* A lease that cannot be struck from the journal is found ended when its connection is: nothing is lost. */
 	journal_append(conn->server->journal,
 		       (struct journal_record){.kind = le32_make(JOURNAL_LEASE_END), .conn = le64_make(conn->number)},
@@ -367,6 +377,7 @@ void conn_close(struct conn *conn)
 	if (conn->dead)
 		return;
 	conn->dead = true;
+	PROBE_CONNECTION_CLOSED(conn->number);
 	if (conn->draft != NULL)
 		draft_cancel(conn);
 	forget_unread(conn);

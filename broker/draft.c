@@ -6,6 +6,7 @@
  */
 #include "broker/draft.h"
 
+#include "bpf/probes.h"
 #include "broker/reaper.h"
 #include "broker/segment.h"
 #include "manifest/fail.h"
@@ -225,6 +226,7 @@ static void draft_finish(struct conn *conn, int rc, const struct ipcc_error *err
 	draft_cancel(conn);
 	if (rc == IPCC_OK) {
 		message_start(&reply, MESSAGE_DRAFT, request, IPCC_OK);
+		PROBE_REQUEST_REPLIED(conn->number, request, MESSAGE_DRAFT, IPCC_OK);
 		conn_send(conn, &reply, false);
 	} else {
 		conn_send_error(conn, MESSAGE_DRAFT, request, err);

@@ -3,6 +3,7 @@
  * with the connection, whatever happens to the process.
  */
 #include "broker/lifecycle.h"
+#include "bpf/probes.h"
 #include "broker/request.h"
 #include "manifest/fail.h"
 
@@ -34,6 +35,7 @@ static int attach_found(struct conn *conn, struct request *request, struct model
 			return rc;
 		}
 		server->counters.attaches++;
+		PROBE_KEY_MATCHED(conn->number, request->id, model->id, model->generation, model->name);
 	}
 	struct attach_reply body = {
 		.id = le64_make(model->id),

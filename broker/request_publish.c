@@ -5,6 +5,7 @@
  * nothing does, unless the model is kept (conn->kept).
  */
 #include "broker/draft.h"
+#include "bpf/probes.h"
 #include "broker/lifecycle.h"
 #include "broker/reaper.h"
 #include "broker/request.h"
@@ -143,6 +144,7 @@ static int begin_claim(struct conn *conn, struct begin *begin, struct ipcc_error
 	conn->may_hold_fds = true;
 	server_allow_fds(conn->fd, true);
 	TAILQ_INSERT_TAIL(&server->registry.models, model, link);
+	PROBE_PUBLISH_BEGUN(conn->number, model->id, model->bytes, model->segment_count, model->name);
 	server->registry_changed = true; /* who waits for this key now waits for this publisher */
 	return IPCC_OK;
 }
@@ -281,6 +283,7 @@ int handle_commit(struct conn *conn, struct request *request, struct message *re
 		conn->committed_generation = model->generation;
 		server->registry_changed = true;
 		server->counters.commits++;
+		PROBE_PUBLISH_COMMITTED(conn->number, model->id, model->bytes, model->generation, model->name);
 		char label[MODEL_LABEL_BYTES];
 		server->log("resident: %s, %u tensors, %" PRIu64 " bytes, generation %" PRIu64 "%s",
 			    model_label(model, label), model->tensor_count, model->bytes, model->generation,

@@ -1,6 +1,7 @@
 /* See reader.h: what both implementations share. */
 #include "loader/reader.h"
 
+#include "bpf/probes.h"
 #include <errno.h>
 #include <stdlib.h>
 
@@ -39,6 +40,7 @@ void reader_free(struct reader *reader)
 void reader_start(struct reader *reader, unsigned slot, int fd, uint64_t offset, uint64_t bytes)
 {
 	reader->slots[slot] = (struct reader_slot){.fd = fd, .offset = offset, .bytes = bytes, .pending = true};
+	PROBE_READ_SUBMITTED(&reader->slots[slot], 0, fd, offset, bytes);
 	reader->kind->start(reader, slot);
 }
 
@@ -48,6 +50,12 @@ ssize_t reader_wait(struct reader *reader, unsigned slot)
 
 	reader->kind->wait(reader, slot);
 	return s->error != 0 ? s->error : (ssize_t)s->done;
+}
+
+void reader_end(struct reader_slot *slot)
+{
+	PROBE_READ_COMPLETED(slot, 0, slot->error != 0 ? slot->error : (int64_t)slot->done);
+	slot->pending = false;
 }
 
 bool reader_advance(struct reader_slot *slot, ssize_t got)

@@ -73,5 +73,7 @@ ssize_t reader_wait(struct reader *reader, unsigned slot);
 
 /* For the implementations: `got` bytes came, or a negative errno. True when the slot's read must go on. */
 bool reader_advance(struct reader_slot *slot, ssize_t got);
+/* The slot's read is over. */
+void reader_end(struct reader_slot *slot);
 
 #endif

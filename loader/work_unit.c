@@ -7,6 +7,7 @@
  */
 #include "loader/work.h"
 
+#include "bpf/probes.h"
 #include "loader/guard.h"
 #include "loader/residency.h"
 #include "loader/scatter.h"
@@ -173,7 +174,9 @@ static int finish_buffered(struct worker *worker, const struct job *job, struct 
 		t.from = to;
 		t.begin = job->unit.begin + done;
 		t.bytes = job->unit.bytes - done < WORK_PIECE_BYTES ? job->unit.bytes - done : WORK_PIECE_BYTES;
+		PROBE_READ_SUBMITTED(to, PATH_BUFFERED, job->file->fd, t.begin, t.bytes);
 		r = fd_read_exact(job->file->fd, to, t.bytes, t.begin);
+		PROBE_READ_COMPLETED(to, PATH_BUFFERED, r < 0 ? r : (int64_t)t.bytes);
 		if (r < 0)
 			return read_failed(worker, job, -r, err);
 		r = take(&t);
@@ -238,7 +241,9 @@ static int finish_mapped(struct worker *worker, struct job *job, struct ipcc_err
 			   .begin = job->unit.begin,
 			   .bytes = job->unit.bytes,
 			   .err = err};
+	PROBE_READ_SUBMITTED(map, PATH_MAPPED, job->file->fd, t.begin, t.bytes);
 	int r = guard_run(map, bytes, take, &t);
+	PROBE_READ_COMPLETED(map, PATH_MAPPED, r != 0 ? -EIO : (int64_t)t.bytes);
 	munmap(map, bytes);
 	if (r == -EFAULT || (r == IPCC_FAILED && err->sys_errno == EFAULT))
 		return mapping_failed(worker, job, err);
@@ -275,8 +280,10 @@ int job_finish(struct worker *worker, struct job *job, struct ipcc_error *err)
 	int r = finish[job->path] != NULL ? finish[job->path](worker, job, err) : finish_buffered(worker, job, err);
 	if (r != 0)
 		return r;
-	if (hash)
+	if (hash) {
 		job->file->blocks[job->unit.begin / HASH_BLOCK_BYTES] = checksum_hash(worker->file_sum);
+		PROBE_UNIT_HASHED(file, job->unit.begin, job->unit.bytes);
+	}
 	if (job->ends_extent)
 		digest_end(&worker->cursor);
 	if (job->asked)

@@ -82,8 +82,8 @@ $(VENV)/ready: tests/requirements.txt
 	$(Q)$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	$(Q)touch $@
 
-.PHONY: test test-unit test-system
-test: test-abi test-unit test-system
+.PHONY: test test-unit test-system test-bpf
+test: test-abi test-unit test-system test-bpf
 
 test-unit: $(BUILD)/tests/unit
 	$(call say,TEST,unit)
@@ -94,6 +94,15 @@ test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(BUILD)/tests/faultfs $(
 	$(Q)$(MAKE) --no-print-directory BUILD=$(TSAN_BUILD) SANITIZE=thread $(TSAN_BUILD)/tests/client $(TSAN_BUILD)/tests/fill
 	$(call say,TEST,system)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q tests/system $(PYTEST)
+
+# Tracing, on the real kernel; what is missing (root, BTF, bpftrace ...) is said in the summary of skipped tests.
+$(BUILD)/tests/bpf/emit: tests/bpf/emit.c bpf/probes.h
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -I. -Wall -Wextra -O2 -o $@ $< -pthread
+test-bpf: all $(VENV)/ready $(BUILD)/tests/bpf/emit $(FAKE)
+	$(call say,TEST,bpf)
+	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q -rs tests/bpf $(PYTEST)
 
 .PHONY: coverage
 coverage:

@@ -6,6 +6,7 @@
  */
 #include "broker/client/client.h"
 
+#include "bpf/probes.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
@@ -125,11 +126,17 @@ static int attach_target(struct ipcc_client *client, const struct ipcc_attach_op
 		return rc;
 	}
 	rc = receive_model(&call, &made, err);
+	if (rc == IPCC_OK)
+		PROBE_MANIFEST_VERIFIED(client, made->facts.manifest_bytes, made->facts.tensors);
 	call_end(&call);
 	const char *root = options->sources != NULL ? options->sources : target->path;
-	if (rc == IPCC_OK && root != NULL && options->verify != IPCC_VERIFY_NONE)
+	if (rc == IPCC_OK && root != NULL && options->verify != IPCC_VERIFY_NONE) {
 		rc = sources_compare(&made->manifest, root, options->verify, &client->canceled,
 				     &made->facts.source_state, err);
+		const struct ipcc_error *why = rc == IPCC_MISMATCH ? err : NULL;
+		PROBE_SOURCES_COMPARED(client, rc, why != NULL ? why->field : NULL, why != NULL ? why->expected : NULL,
+				       why != NULL ? why->got : NULL);
+	}
 	if (rc != IPCC_OK) {
 		end_lease(client, NULL);
 		if (made != NULL)
@@ -142,8 +149,8 @@ static int attach_target(struct ipcc_client *client, const struct ipcc_attach_op
 	return IPCC_OK;
 }
 
-EXPORT int ipcc_attach(struct ipcc_client *client, const struct ipcc_attach_options *options, struct ipcc_model **model,
-		       struct ipcc_error *err)
+static int attach(struct ipcc_client *client, const struct ipcc_attach_options *options, struct ipcc_model **model,
+		  struct ipcc_error *err)
 {
 	struct target target;
 	if (options->verify > IPCC_VERIFY_NONE)
@@ -160,6 +167,15 @@ EXPORT int ipcc_attach(struct ipcc_client *client, const struct ipcc_attach_opti
 	if (rc != IPCC_OK)
 		client->lease_taken = false;
 	target_fini(&target);
+	return rc;
+}
+
+EXPORT int ipcc_attach(struct ipcc_client *client, const struct ipcc_attach_options *options, struct ipcc_model **model,
+		       struct ipcc_error *err)
+{
+	PROBE_ATTACH_STARTED(client, options->model);
+	int rc = attach(client, options, model, err);
+	PROBE_ATTACH_FINISHED(client, rc, rc == IPCC_OK ? *model : NULL, rc == IPCC_OK ? (*model)->facts.name : NULL);
 	return rc;
 }
 

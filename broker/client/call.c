@@ -6,6 +6,7 @@
  */
 #include "broker/client/client.h"
 
+#include "bpf/probes.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
@@ -182,6 +183,7 @@ static int run_locked(struct call *call, struct ipcc_client *client, const int *
 		return rc;
 	}
 	rc = read_reply(call, &header, type, request, err);
+	PROBE_REPLY_RECEIVED(client, request, type, rc);
 	if (rc == IPCC_PROTOCOL || le16_get(header.type) == MESSAGE_GOODBYE)
 		client->broken = true;
 	return rc;

@@ -1,6 +1,7 @@
 /* Connecting, authenticating the broker, canceling, closing; see ipc_cache.h. */
 #include "broker/client/client.h"
 
+#include "bpf/probes.h"
 #include "broker/link/rendezvous.h"
 #include "manifest/dtype.h"
 #include "manifest/fail.h"
@@ -115,6 +116,7 @@ EXPORT int ipcc_connect(struct ipcc_client **client, const struct ipcc_client_op
 	struct ipcc_client *made = calloc(1, sizeof(*made));
 	if (made == NULL)
 		return fail_errno(err, ENOMEM, "cannot connect");
+	PROBE_CONNECT_STARTED(made);
 	made->socket_fd = -1;
 	made->timeout_ms = options->timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : options->timeout_ms;
 	pthread_mutex_init(&made->lock, NULL);
@@ -124,6 +126,7 @@ EXPORT int ipcc_connect(struct ipcc_client **client, const struct ipcc_client_op
 		rc = open_socket(made, options, err);
 	if (rc == IPCC_OK)
 		rc = greet(made, err);
+	PROBE_CONNECT_FINISHED(made, rc);
 	if (rc != IPCC_OK) {
 		ipcc_close(made);
 		return rc;

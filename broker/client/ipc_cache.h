@@ -211,6 +211,10 @@ void *ipcc_address(const struct ipcc_model *model, const struct ipcc_tensor *ten
  * offset; IPCC_NOT_FOUND when the publisher gave no hashes. */
 int ipcc_verify_segment(const struct ipcc_model *model, uint32_t i, struct ipcc_error *err);
 
+/* For tracing (ipc-cache-probes(7)): tells whoever listens that the caller did `phase` with the model ("skeleton", "bind",
+ * "post-process") from start_ns to end_ns of CLOCK_MONOTONIC. Costs next to nothing when nobody does. */
+void ipcc_probe_phase(const struct ipcc_model *model, const char *phase, uint64_t start_ns, uint64_t end_ns);
+
 /* ---- publishing ------------------------------------------------------------------------------------------------- */
 
 struct ipcc_publish_options {

@@ -6,6 +6,7 @@
  */
 #include "broker/client/client.h"
 
+#include "bpf/probes.h"
 #include "loader/device/device.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -67,7 +68,7 @@ static int check_keeper(struct ipcc_model *model, int rc, struct ipcc_error *err
 		    model->facts.name, model->facts.publisher_pid);
 }
 
-EXPORT int ipcc_map(struct ipcc_model *model, unsigned flags, struct ipcc_error *err)
+static int map(struct ipcc_model *model, unsigned flags, struct ipcc_error *err)
 {
 	if ((flags & ~(unsigned)IPCC_MAP_PRIVATE) != 0)
 		return fail(err, IPCC_USAGE, "map flags %#x are not known", flags);
@@ -91,6 +92,14 @@ EXPORT int ipcc_map(struct ipcc_model *model, unsigned flags, struct ipcc_error 
 			fd_close(&model->segment_fds[i]);
 	model->mapped = true;
 	return IPCC_OK;
+}
+
+EXPORT int ipcc_map(struct ipcc_model *model, unsigned flags, struct ipcc_error *err)
+{
+	PROBE_MAP_STARTED(model, model->client);
+	int rc = map(model, flags, err);
+	PROBE_MAP_FINISHED(model, rc, model->facts.bytes, model->facts.segments, model->facts.tensors);
+	return rc;
 }
 
 EXPORT int ipcc_suspend(struct ipcc_model *model, struct ipcc_error *err)

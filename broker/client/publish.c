@@ -6,6 +6,7 @@
  */
 #include "broker/client/publish.h"
 
+#include "bpf/probes.h"
 #include "broker/client/publish_memory.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -318,7 +319,10 @@ static int finish_segment(struct ipcc_publish *publish, uint32_t i, struct ipcc_
 	int rc = builder_add_segment(publish->builder, &segment, s->blocks, err);
 	if (rc == IPCC_OK)
 		rc = publish->device->seal(&s->memory, err);
-	return rc == IPCC_OK ? IPCC_OK : fail_within(err, "segment %u", i);
+	if (rc != IPCC_OK)
+		return fail_within(err, "segment %u", i);
+	PROBE_SEGMENT_FULL(i, s->memory.bytes);
+	return IPCC_OK;
 }
 
 static int send_segments(struct ipcc_publish *publish, struct ipcc_error *err)

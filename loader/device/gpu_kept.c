@@ -11,6 +11,7 @@
  */
 #include "loader/device/gpu_device.h"
 
+#include "bpf/probes.h"
 #include "loader/device/backends.h"
 #include "loader/device/gpu.h"
 #include "loader/device/stage.h"
@@ -179,6 +180,7 @@ static int open_segment(struct kept_range *r, const struct device_handle *handle
 	r->range.addresses[i] = (void *)(uintptr_t)address;
 	r->range.bytes[i] = bytes;
 	r->range.count++;
+	PROBE_SEGMENT_MAPPED(address, bytes);
 	return check_extent(gpu, address, bytes, i, err);
 }
 

@@ -6,6 +6,7 @@
  */
 #include "loader/device/gpu_device.h"
 
+#include "bpf/probes.h"
 #include "loader/device/gpu.h"
 #include "manifest/bytes.h"
 #include "manifest/fail.h"
@@ -13,11 +14,16 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* Transfers that can be on their way from one window: as many as a unit of 4 MiB has pieces of 64 KiB. */
+#define SENT_MOST 64
+
 struct device_window {
 	struct gpu *gpu; /* opened until the window is closed */
 	const uint8_t *address;
 	uint64_t bytes;
 	cu_stream stream;
+	const void *sent[SENT_MOST]; /* from where: the probes' ids */
+	unsigned sent_count;
 };
 
 /* With the GPU's context current. */
@@ -56,6 +62,26 @@ int gpu_window_open(const char *device, void *address, uint64_t bytes, struct de
 	return rc;
 }
 
+/* Waits for all that was sent. With the GPU's context current. */
+static cu_result finish(struct device_window *window)
+{
+	cu_result r = window->gpu->driver->stream_wait(window->stream);
+	for (unsigned i = 0; i < window->sent_count; i++)
+		PROBE_UPLOAD_COMPLETED(window->sent[i], r);
+	window->sent_count = 0;
+	return r;
+}
+
+static cu_result send(struct device_window *window, cu_pointer to, const void *from, uint64_t bytes)
+{
+	cu_result r = window->sent_count == SENT_MOST ? finish(window) : CU_OK;
+	if (r != CU_OK)
+		return r;
+	PROBE_UPLOAD_SUBMITTED(from, to, bytes);
+	window->sent[window->sent_count++] = from;
+	return window->gpu->driver->upload(to, from, bytes, window->stream);
+}
+
 int gpu_window_send(struct device_window *window, struct device_segment *segment, uint64_t offset, const void *from,
 		    uint64_t bytes, struct ipcc_error *err)
 {
@@ -68,8 +94,7 @@ int gpu_window_send(struct device_window *window, struct device_segment *segment
 	int rc = gpu_enter(gpu, err);
 	if (rc != 0)
 		return rc;
-	cu_result r =
-		gpu->driver->upload((cu_pointer)(uintptr_t)segment->address + offset, from, bytes, window->stream);
+	cu_result r = send(window, (cu_pointer)(uintptr_t)segment->address + offset, from, bytes);
 	gpu_leave(gpu);
 	return r == CU_OK ? 0 : gpu_fail(gpu, r, err, "a transfer cannot begin");
 }
@@ -79,7 +104,7 @@ int gpu_window_wait(struct device_window *window, struct ipcc_error *err)
 	int rc = gpu_enter(window->gpu, err);
 	if (rc != 0)
 		return rc;
-	cu_result r = window->gpu->driver->stream_wait(window->stream);
+	cu_result r = finish(window);
 	gpu_leave(window->gpu);
 	return r == CU_OK ? 0 : gpu_fail(window->gpu, r, err, "a transfer failed");
 }
@@ -90,7 +115,7 @@ void gpu_window_close(struct device_window *window)
 		return;
 	struct gpu *gpu = window->gpu;
 	bool entered = gpu_enter_anyway(gpu);
-	gpu->driver->stream_wait(window->stream);
+	finish(window);
 	gpu->driver->stream_destroy(window->stream);
 	gpu->driver->host_unpin((void *)(uintptr_t)window->address);
 	gpu_leave_if(gpu, entered);

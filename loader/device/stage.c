@@ -1,6 +1,7 @@
 /* See stage.h. */
 #include "loader/device/stage.h"
 
+#include "bpf/probes.h"
 #include "manifest/fail.h"
 
 #include <inttypes.h>
@@ -72,6 +73,8 @@ static int failure(const struct stage *stage, cu_result result, struct ipcc_erro
 static cu_result settle(struct stage *stage, struct slot *slot)
 {
 	cu_result r = slot->pending ? stage->gpu->driver->stream_wait(slot->stream) : CU_OK;
+	if (slot->pending && slot->upload)
+		PROBE_UPLOAD_COMPLETED(slot, r);
 	slot->pending = false;
 	pthread_mutex_lock(&stage->lock);
 	if (slot->upload)
@@ -130,7 +133,10 @@ static void launch(struct stage *stage, struct slot *slot)
 {
 	if (slot->filled == 0)
 		return;
+	PROBE_UPLOAD_SUBMITTED(slot, slot->to, slot->filled);
 	cu_result r = stage->gpu->driver->upload(slot->to, slot->buffer, slot->filled, slot->stream);
+	if (r != CU_OK)
+		PROBE_UPLOAD_COMPLETED(slot, r);
 	slot->filled = 0;
 	slot->pending = r == CU_OK;
 	pthread_mutex_lock(&stage->lock);
