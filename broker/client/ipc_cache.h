@@ -159,7 +159,8 @@ enum ipcc_lease {
 };
 enum ipcc_lease ipcc_lease_state(struct ipcc_model *model);
 
-/* Unmaps everything, ends the lease if it is still held, frees. NULL is fine. */
+/* Ends the lease if it is still held, unmaps everything, frees. Where ipcc_dlpack() gave tensors that still live, unmapping
+ * and freeing wait for the last of them. NULL is fine. */
 void ipcc_model_free(struct ipcc_model *model);
 
 /* What was attached. Strings and pointers live as long as the model. */
@@ -197,6 +198,29 @@ int ipcc_find(const struct ipcc_model *model, const char *name, struct ipcc_tens
  * that must not be read. */
 void *ipcc_segment_address(const struct ipcc_model *model, uint32_t segment);
 void *ipcc_address(const struct ipcc_model *model, const struct ipcc_tensor *tensor);
+
+/* All tensors at once: checks every entry as ipcc_tensor() does, and stores where the table of the manifest begins, how many
+ * bytes one entry has, and how many there are (ipc-cache-manifest(5)); for languages in which a call is expensive. */
+int ipcc_tensor_table(const struct ipcc_model *model, const void **entries, uint32_t *entry_bytes, uint32_t *count,
+		      struct ipcc_error *err);
+
+/* Kinds of devices in DLPack. */
+enum ipcc_dlpack_device {
+	IPCC_DLPACK_CPU = 1,
+	IPCC_DLPACK_CUDA = 2,
+	IPCC_DLPACK_ROCM = 10,
+};
+/* Where a segment lies as DLPack counts: the kind, and the GPU's number in this process (0 on the host). MetaX's GPUs
+ * are called CUDA's, as their frameworks do. IPCC_NOT_FOUND: this process does not see that GPU. */
+int ipcc_dlpack_device(const struct ipcc_model *model, uint32_t segment, enum ipcc_dlpack_device *kind, int *number,
+		       struct ipcc_error *err);
+/* Makes a DLPack tensor (https://dmlc.github.io/dlpack) over bytes of a mapped model: `tensor` may be one of its tensors or
+ * any view that lies in a segment; name, flags and bytes are not used. `versioned`: *managed is a DLManagedTensorVersioned
+ * of version 1.1, marked read-only unless it is mapped privately; else a DLManagedTensor, which cannot be marked.
+ * Whoever takes it calls its deleter, once, from any thread; the mapping stays until then, even if the model is freed before.
+ * IPCC_USAGE: the model is not mapped, or the view leaves its segment. */
+int ipcc_dlpack(struct ipcc_model *model, const struct ipcc_tensor *tensor, bool versioned, void **managed,
+		struct ipcc_error *err);
 
 /* Re-hashes mapped segment `i` and compares with the manifest. IPCC_MISMATCH names the first damaged block and its
  * offset; IPCC_NOT_FOUND when the publisher gave no hashes. */
@@ -249,6 +273,10 @@ uint64_t ipcc_publish_huge_bytes(const struct ipcc_publish *publish);
 /* What the manifest will say; all strings and arrays are copied. */
 int ipcc_publish_tensor(struct ipcc_publish *publish, const struct ipcc_tensor *tensor, struct ipcc_error *err);
 int ipcc_publish_source(struct ipcc_publish *publish, const struct ipcc_source *source, struct ipcc_error *err);
+/* What a file is as a source: its status, and with `hash` its content hash, for which it is read. The name is the file's
+ * own, as a pointer into `path`; set another one if the model is a folder. IPCC_INVALID: it is no regular file, or changed while
+ * it was read. */
+int ipcc_source_file(const char *path, bool hash, struct ipcc_source *source, struct ipcc_error *err);
 int ipcc_publish_attribute(struct ipcc_publish *publish, const struct ipcc_attribute *attribute,
 			   struct ipcc_error *err);
 /* Block hashes of a segment that the caller computed while filling: (bytes + 4 MiB - 1) / 4 MiB times 16 bytes. A segment

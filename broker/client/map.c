@@ -70,6 +70,7 @@ EXPORT int ipcc_map(struct ipcc_model *model, unsigned flags, struct ipcc_error 
 	for (uint32_t i = 0; i < model->facts.segments; i++)
 		if (model->mappings[i].range->device->is_host)
 			fd_close(&model->segment_fds[i]);
+	model->map_flags = flags;
 	model->mapped = true;
 	return IPCC_OK;
 }
