@@ -222,17 +222,19 @@ int ipcc_dlpack(struct ipcc_model *model, const struct ipcc_tensor *tensor, bool
 
 /* For Python and torch: what ipcc_views() works with. */
 struct ipcc_views {
-	/* Torch's aoti_torch__reinterpret_tensor and aoti_torch_delete_tensor_object; Python's PyCapsule_New and
-	 * PyList_SetItem. */
+	/* Torch's aoti_torch__reinterpret_tensor and aoti_torch_delete_tensor_object; Python's PyCapsule_New,
+	 * PyUnicode_DecodeUTF8 and PyList_SetItem. */
 	int (*view)(void *base, int64_t rank, const int64_t *shape, const int64_t *strides, int64_t offset,
 		    void **view);
 	int (*discard)(void *view);
 	void *(*capsule)(void *pointer, const char *name, void (*destructor)(void *));
+	void *(*text)(const char *text, ssize_t bytes, const char *errors);
 	int (*set)(void *list, ssize_t i, void *item);
 	/* bases[segment * IPCC_VIEW_DTYPES + dtype]: torch's tensor over the whole segment, of that type; NULL: types
 	 * that torch does not know. */
 	void *const *bases;
-	void *list;	  /* a Python list with a place for each tensor */
+	void *list;	  /* out: a Python list with a place for each tensor, for the views' capsules */
+	void *names;	  /* out: another one, for all tensors' names */
 	uint32_t *places; /* out, for each tensor: the place of its view in the list, or IPCC_VIEW_NONE */
 	uint32_t made;	  /* in: 0; out: how many places are used */
 };

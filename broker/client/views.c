@@ -58,11 +58,23 @@ static int make_view(const struct ipcc_views *views, const struct ipcc_tensor *t
 	return IPCC_OK;
 }
 
+static int add_name(const struct ipcc_views *views, uint32_t i, const struct ipcc_tensor *t, struct ipcc_error *err)
+{
+	void *name = views->text(t->name, (ssize_t)strlen(t->name), "surrogateescape");
+	if (name == NULL)
+		return fail(err, IPCC_NO_MEMORY, "no memory for the name of tensor %u", i);
+	views->set(views->names, (ssize_t)i, name); /* takes it over */
+	return IPCC_OK;
+}
+
 /* What becomes of a tensor: a view, its owner's, or nothing. */
 static int add_view(const struct ipcc_model *model, struct ipcc_views *views, uint32_t i, struct ipcc_error *err)
 {
 	struct ipcc_tensor t, owner;
 	int rc = manifest_tensor(&model->manifest, i, &t, err);
+	if (rc != IPCC_OK)
+		return rc;
+	rc = add_name(views, i, &t, err);
 	if (rc != IPCC_OK)
 		return rc;
 	views->places[i] = IPCC_VIEW_NONE;

@@ -49,8 +49,8 @@ class _Bases:
             if base is None:
                 base = from_dlpack(dlpack.segment_capsule(self._model, segment, self._sizes[segment]))
                 self._segments[segment] = base
-            whole = base.numel() // kind.itemsize * kind.itemsize
-            found = self._typed[segment, kind] = base[:whole].view(kind)
+            rest = base.numel() % kind.itemsize
+            found = self._typed[segment, kind] = (base[:-rest] if rest else base).view(kind)
         return found
 
 
@@ -64,7 +64,7 @@ class _Fast:
         library = c.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
         functions = (
             library.aoti_torch__reinterpret_tensor, library.aoti_torch_delete_tensor_object,
-            c.pythonapi.PyCapsule_New, c.pythonapi.PyList_SetItem,
+            c.pythonapi.PyCapsule_New, c.pythonapi.PyUnicode_DecodeUTF8, c.pythonapi.PyList_SetItem,
         )  # fmt: skip
         self.addresses = [c.cast(function, c.c_void_p).value for function in functions]
         self.pointer = c.pythonapi.PyCapsule_GetPointer
@@ -82,25 +82,27 @@ def _fast() -> _Fast | None:
         return None
 
 
-def _all_views(fast: _Fast, model: int, manifest: Manifest, bases: _Bases) -> tuple[list[torch.Tensor], list[int]]:
-    """The views, and for each tensor the place of its own, or VIEW_NONE."""
+def _all_views(fast: _Fast, model: int, manifest: Manifest, bases: _Bases) -> tuple[list[torch.Tensor], Any, list[str]]:
+    """The views; for each tensor the place of its own, or VIEW_NONE; and its name."""
     kinds = dtypes.torch_types()
-    used = [(s, d) for s, d in set(zip(manifest.column(144), manifest.column(8))) if d in kinds]
+    count, segments = len(manifest), len(manifest.segments)
+    used = [(s, d) for d in set(manifest.column(8)) if d in kinds for s in range(segments)]
     given = fast.give([bases.typed(segment, kinds[number]) for segment, number in used])
-    table = (c.c_void_p * (_library.VIEW_DTYPES * (1 + max((s for s, _ in used), default=0))))()
+    table = (c.c_void_p * (_library.VIEW_DTYPES * max(segments, 1)))()
     for (segment, number), capsule in zip(used, given):
         table[segment * _library.VIEW_DTYPES + number] = fast.pointer(capsule, None)
-    capsules: list[Any] = [None] * len(manifest)
-    places = (c.c_uint32 * max(len(manifest), 1))()
-    views = _library.Views(*fast.addresses, c.addressof(table), capsules, c.addressof(places), 0)
+    capsules: list[Any] = [None] * count
+    names: list[Any] = [None] * count
+    places = (c.c_uint32 * max(count, 1))()
+    views = _library.Views(*fast.addresses, c.addressof(table), capsules, names, c.addressof(places), 0)
     error = _library.ErrorStruct()
     try:
         code = fast.make(model, byref(views), byref(error))
-        made = fast.take(capsules if views.made == len(capsules) else capsules[: views.made])
+        made = fast.take(capsules if views.made == count else capsules[: views.made])
     finally:
         fast.take(given)
     _library.check(code, error)
-    return made, places[: len(manifest)]
+    return made, places, names
 
 
 def _empty(kind: torch.dtype, row: tuple[Any, ...], device: torch.device) -> torch.Tensor:
@@ -112,8 +114,8 @@ def _empty(kind: torch.dtype, row: tuple[Any, ...], device: torch.device) -> tor
 
 
 def _build_fast(fast: _Fast, model: int, manifest: Manifest) -> dict[str, torch.Tensor]:
-    bases, names, kinds = _Bases(model, manifest), manifest.names, dtypes.torch_types()
-    views, places = _all_views(fast, model, manifest, bases)
+    bases, kinds = _Bases(model, manifest), dtypes.torch_types()
+    views, places, names = _all_views(fast, model, manifest, bases)
     if len(views) == len(names):
         return dict(zip(names, views))
     made: dict[str, torch.Tensor] = {}
