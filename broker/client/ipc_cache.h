@@ -18,7 +18,7 @@
  * Devices: segments live on the host or on a GPU, named by its UUID ("GPU-5a1f2b3c-..."). A GPU's driver is looked for when
  * a GPU is used, and stays loaded; its primary context is used, and the calling thread's current context is left alone.
  *
- * Threads: there is no global state but a loaded GPU driver. A client may be used by several threads, one request at a time (calls wait for each
+ * Threads: there is no global state but a loaded GPU driver and, if asked for, ipcc_faults(). A client may be used by several threads, one request at a time (calls wait for each
  * other); ipcc_cancel() may be called at any moment. A model is read-only after ipcc_map() and may be read by any number
  * of threads. Freeing an object while another thread uses it is the caller's error.
  *
@@ -147,6 +147,13 @@ int ipcc_resume(struct ipcc_model *model, struct ipcc_error *err);
 /* Copies from a mapped segment to memory of this process, wherever the segment is. */
 int ipcc_read(const struct ipcc_model *model, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
 	      struct ipcc_error *err);
+
+/* A handler of SIGSEGV that says on standard error which tensor of which watched model a forbidden write hit, and then does
+ * what the handler before it does, or lets the process die as it would have. For the whole process; off: restores that
+ * handler, IPCC_BUSY when another one was installed since. A GPU's faults are not signals. */
+int ipcc_faults(bool on, struct ipcc_error *err);
+/* Names a mapped model's tensors in such messages, until it is unmapped. At most 256 models. */
+int ipcc_fault_watch(struct ipcc_model *model, struct ipcc_error *err);
 
 /* Ends the lease; manifest and mappings stay valid. Harmless when repeated. */
 int ipcc_detach(struct ipcc_model *model, struct ipcc_error *err);

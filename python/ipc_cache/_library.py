@@ -137,6 +137,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "ipcc_suspend": (_CODE, [pointer, _ERROR]),
     "ipcc_resume": (_CODE, [pointer, _ERROR]),
     "ipcc_read": (_CODE, [pointer, _U32, _U64, pointer, _U64, _ERROR]),
+    "ipcc_faults": (_CODE, [c.c_bool, _ERROR]),
+    "ipcc_fault_watch": (_CODE, [pointer, _ERROR]),
     "ipcc_detach": (_CODE, [pointer, _ERROR]),
     "ipcc_lease_state": (_INT, [pointer]),
     "ipcc_model_free": (None, [pointer]),
