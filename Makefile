@@ -96,6 +96,7 @@ shellcheck:
 
 include tools/install.mk
 include tests/tests.mk
+include tests/python.mk
 
 .PHONY: clean
 clean:

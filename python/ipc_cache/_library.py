@@ -110,12 +110,12 @@ class List(c.Structure):
 
 
 class Stat(c.Structure):
-    _fields_ = [("instance", c.c_uint8 * 16), ("pid", c.c_int32), ("uid", c.c_uint32), ("version", c.c_char * 32)] + [
-        (name, c.c_uint64)
-        for name in (
-            "uptime_ns", "connections", "models", "loading", "leases", "bytes", "fds", "fd_limit", "accepted", "refused",
-            "attaches", "mismatches", "commits", "evictions",
-        )
+    _fields_ = [
+        ("instance", c.c_uint8 * 16), ("pid", c.c_int32), ("uid", c.c_uint32), ("version", c.c_char * 32),
+        ("uptime_ns", c.c_uint64), ("connections", c.c_uint64), ("models", c.c_uint64), ("loading", c.c_uint64),
+        ("leases", c.c_uint64), ("bytes", c.c_uint64), ("fds", c.c_uint64), ("fd_limit", c.c_uint64),
+        ("accepted", c.c_uint64), ("refused", c.c_uint64), ("attaches", c.c_uint64), ("mismatches", c.c_uint64),
+        ("commits", c.c_uint64), ("evictions", c.c_uint64),
     ]  # fmt: skip
 
 

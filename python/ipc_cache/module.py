@@ -26,7 +26,10 @@ def _objects(module: nn.Module) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for path, part in module.named_modules(remove_duplicate=False):
         begin = f"{path}." if path else ""
-        own = {**part._parameters, **{n: b for n, b in part._buffers.items() if n not in part._non_persistent_buffers_set}}
+        own = {
+            **part._parameters,
+            **{n: b for n, b in part._buffers.items() if n not in part._non_persistent_buffers_set},
+        }
         found.update({begin + name: tensor for name, tensor in own.items() if tensor is not None})
     return found
 

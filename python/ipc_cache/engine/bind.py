@@ -73,7 +73,7 @@ class _Binder:
     def registered(self, name: str, kind: str) -> None:
         owner, attribute = self.owner(name)
         same = self.state["same"].get(name)
-        old = owner._parameters.get(attribute)
+        old: torch.Tensor | None = owner._parameters.get(attribute)
         old = owner._buffers.get(attribute) if old is None else old
         if same is not None:
             made = self.objects[same]
