@@ -143,6 +143,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "ipcc_lease_state": (_INT, [pointer]),
     "ipcc_model_free": (None, [pointer]),
     "ipcc_model_facts": (None, [pointer, c.POINTER(ModelFacts)]),
+    "ipcc_capsule_drop": (None, [pointer]),
     "ipcc_views": (_CODE, [pointer, c.POINTER(Views), _ERROR]),
     "ipcc_segment_address": (pointer, [pointer, _U32]),
     "ipcc_verify_segment": (_CODE, [pointer, _U32, _ERROR]),

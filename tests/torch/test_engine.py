@@ -196,6 +196,37 @@ def test_another_model_is_named(published):
         assert engine.bind(made, weights).left == ["layers.2.weight", "layers.2.bias"]
 
 
+def test_a_skeleton_that_ties_what_is_published_apart(broker):
+    """Two objects in the publisher stay two, or the second one's weights would silently be the first one's."""
+
+    def build(tied):
+        module = nn.Module()
+        module.embed, module.head = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)
+        if tied:
+            module.head.weight = module.embed.weight
+            module.head.weight.note = "mine"
+        return module
+
+    model = build(False)
+    engine.publish_export(engine.export(model), {"model": "x"}, name="x")
+    with engine.skeleton():
+        made = build(True)
+    embed = made.embed.weight
+    with ipc_cache.attach("x") as weights:
+        engine.bind(made, weights)
+        engine.check_no_meta(made)
+        assert made.embed.weight is embed and made.head.weight is not embed and made.head.weight.note == "mine"
+        assert torch.equal(made.embed.weight, model.embed.weight) and torch.equal(made.head.weight, model.head.weight)
+
+
+def test_containers_stay_the_objects_that_they_are(published):
+    made = skeleton()
+    views = made.layers[0].views
+    with ipc_cache.attach("m") as weights:
+        engine.bind(made, weights)
+        assert made.layers[0].views is views and views[1] is made.layers[0].weight
+
+
 def test_a_checkpoint_is_not_bound(broker):
     ipc_cache.publish({"w": torch.ones(1)}, {"model": "x"}, name="x")
     with ipc_cache.attach("x") as weights, pytest.raises(ipc_cache.Usage, match="attach_module"):

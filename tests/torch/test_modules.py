@@ -98,6 +98,22 @@ def test_the_wrong_model_is_named(net):
     assert ipc_cache.models()[0].leases == 0
 
 
+def test_a_tie_that_the_checkpoint_does_not_have(net, tmp_path):
+    made, _ = net
+    state = {name: tensor.clone() for name, tensor in made.state_dict().items()}
+    for name in ("same", "other"):
+        path = tmp_path / f"{name}.safetensors"
+        save_file(state, path)
+        ipc_cache.load(age(path))
+        if name == "same":
+            with ipc_cache.attach_module(on_meta(), path) as weights:
+                assert weights.lease == "held"
+        else:
+            with pytest.raises(ipc_cache.Mismatch, match="the module ties .* which differ"):
+                ipc_cache.attach_module(on_meta(), path)
+        state["head.weight"] += 1
+
+
 def test_what_is_left_on_meta_is_named(net):
     _, path = net
     empty = on_meta()
