@@ -9,6 +9,7 @@ import os
 import pytest
 
 import ipc_cache
+
 from harness import run_python
 
 FAKE = os.environ.get("IPC_CACHE_FAKE_CUDA")

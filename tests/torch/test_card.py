@@ -1,7 +1,7 @@
 """Models in the memory of a real GPU, through torch; skipped, and said so, where there is none.
 
 On another machine with a GPU: copy the tree with its build folder, and run
-    PYTHONPATH=python IPC_CACHE_LIBRARY=build/libipc_cache.so python3 -m pytest -s tests/torch/test_gpu.py
+    PYTHONPATH=python IPC_CACHE_LIBRARY=build/libipc_cache.so python3 -m pytest -s tests/torch/test_card.py
 """
 
 import gc
@@ -10,12 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from harness import age, run_python
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 import ipc_cache
 from ipc_cache import engine
+
+from harness import age, run_python
 from same import assert_same
 from test_checkpoints import every_type
 
