@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -15,27 +17,47 @@ from .structure import join
 MAX_NAMES = 20  # in a message
 
 # Code, and what leads out of the model.
-_OPAQUE = (type, FunctionType, BuiltinFunctionType, ModuleType, str, bytes, int, float, complex, torch.dtype)
+_OPAQUE = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.dtype, torch.device)
+# What most attributes are: not worth a step. A module has two dozen containers, nearly all of them empty.
+_SCALARS = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, FunctionType, BuiltinFunctionType, torch.dtype}
+)
+_CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset})
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+
+
+def _worth(entry: Any) -> bool:
+    kind = type(entry)
+    return not (kind in _SCALARS or (kind in _CONTAINERS and not entry))
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """By name: those in __dict__ and in slots."""
+    for name, entry in list(getattr(value, "__dict__", {}).items()):
+        if _worth(entry):
+            yield name, entry
+    if not isinstance(value, (torch.Tensor, nn.Module)):
+        for name in getattr(type(value), "__slots__", ()):
+            if isinstance(name, str) and hasattr(value, name):
+                yield name, getattr(value, name)
 
 
 def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    kind = type(value)
     if isinstance(value, nn.Module):
-        for kind in (value._parameters, value._buffers, value._modules):
-            yield from ((join(path, name), entry) for name, entry in kind.items())
-    if isinstance(value, torch.Tensor) or hasattr(value, "__dict__"):
-        for name, entry in list(getattr(value, "__dict__", {}).items()):
-            if name not in ("_parameters", "_buffers", "_modules"):
-                yield join(path, name), entry
-    for name in getattr(type(value), "__slots__", ()) if not isinstance(value, torch.Tensor) else ():
-        if isinstance(name, str) and hasattr(value, name):
-            yield join(path, name), getattr(value, name)
+        for registered in (value._parameters, value._buffers, value._modules):
+            yield from ((join(path, name), entry) for name, entry in registered.items())
+        yield from ((join(path, name), entry) for name, entry in _attributes(value) if name not in _REGISTERED)
+        return
+    if kind not in _CONTAINERS:
+        yield from ((join(path, name), entry) for name, entry in _attributes(value))
     if isinstance(value, Mapping):
-        yield from ((f"{path}[{key!r}]", entry) for key, entry in list(value.items()))
+        yield from ((f"{path}[{key!r}]", entry) for key, entry in list(value.items()) if _worth(entry))
     elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from ((f"{path}[{i}]", entry) for i, entry in enumerate(list(value)))
-    if isinstance(value, MethodType):
+        yield from ((f"{path}[{i}]", entry) for i, entry in enumerate(list(value)) if _worth(entry))
+    elif isinstance(value, MethodType):
         yield f"{path}.__self__", value.__self__
-    if hasattr(value, "func") and hasattr(value, "args") and hasattr(value, "keywords"):  # functools.partial
+    elif isinstance(value, partial):
         yield f"{path}.args", value.args
         yield f"{path}.keywords", value.keywords
 
@@ -48,11 +70,14 @@ def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[
     pending: list[tuple[str, Any]] = [*reversed([("", module), *extra])]
     while pending:
         path, value = pending.pop()
-        if value is None or (isinstance(value, _OPAQUE) and not isinstance(value, nn.Module)) or id(value) in seen:
+        if not _worth(value) or id(value) in seen or isinstance(value, _OPAQUE):
             continue
         seen[id(value)] = value
-        if isinstance(value, torch.Tensor) and value.is_meta:
-            found.append(path)
+        if isinstance(value, torch.Tensor):
+            if value.is_meta:
+                found.append(path)
+            if not value.__dict__:
+                continue
         pending.extend(reversed(list(_children(path, value))))
     return found
 
