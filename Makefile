@@ -98,12 +98,13 @@ lint: shellcheck
 	$(Q)clang-format --dry-run -Werror $(sort $(shell git ls-files '*.c' '*.h'))
 	$(Q)mandoc -T lint -W warning tools/man/*.[1-8]
 shellcheck:
-	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tools/completions/ipc-cache.bash \
+	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tests/python/pythons tools/completions/ipc-cache.bash \
 		tools/completions/ipc-cache-lat.bash bpf/ipc-cache-trace
 
 include bpf/bpf.mk
 include tools/install.mk
 include tests/tests.mk
+include tests/python.mk
 
 .PHONY: clean
 clean:

@@ -22,7 +22,7 @@ struct publish_report {
 	uint64_t huge_bytes; /* of the segments, that lie in huge pages */
 	uint64_t bytes_read;
 	uint64_t generation;
-	uint64_t ready_ns; /* clock_ns() at the commit: what follows nobody waits for */
+	uint64_t ready_ns;	   /* clock_ns() at the commit: what follows nobody waits for */
 	struct ipcc_publish *kept; /* with options->keep: to be kept, and freed, by the caller */
 };
 

@@ -80,6 +80,7 @@ static int receive_model(struct call *call, struct ipcc_model **model, struct ip
 	struct ipcc_model *made = calloc(1, sizeof(*made));
 	if (made == NULL)
 		return fail_errno(err, ENOMEM, "cannot attach");
+	made->users = 1;
 	made->facts.segments = segments;
 	made->segment_fds = malloc((segments + 1) * sizeof(*made->segment_fds));
 	made->mappings = calloc(segments + 1, sizeof(*made->mappings));
@@ -207,10 +208,16 @@ EXPORT enum ipcc_lease ipcc_lease_state(struct ipcc_model *model)
 	return client->broken ? IPCC_LEASE_ENDED : IPCC_LEASE_HELD;
 }
 
+void model_drop(struct ipcc_model *model)
+{
+	if (atomic_fetch_sub(&model->users, 1) == 1)
+		model_release(model);
+}
+
 EXPORT void ipcc_model_free(struct ipcc_model *model)
 {
 	if (model == NULL)
 		return;
 	ipcc_detach(model, NULL);
-	model_release(model);
+	model_drop(model);
 }

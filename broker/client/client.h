@@ -32,6 +32,7 @@ struct ipcc_client {
 
 struct ipcc_model {
 	struct ipcc_client *client; /* NULL once the lease is over */
+	atomic_uint users;	    /* its owner, and every DLPack tensor over it; the last one unmaps */
 	struct manifest manifest;
 	struct ipcc_model_facts facts;
 	int *segment_fds; /* facts.segments of them; the host's are -1 once mapped, GPUs' are kept for ipcc_resume */
@@ -44,6 +45,8 @@ struct ipcc_model {
 	/* One for each run of segments of the same device. */
 	struct device_range **ranges;
 	uint32_t range_count;
+	unsigned map_flags;
+	bool watched; /* it has a slot in fault.c */
 	bool suspended;
 	bool mapped;
 };
@@ -75,6 +78,10 @@ int model_check_number(const struct ipcc_model *model, enum manifest_section_id 
 		       struct ipcc_error *err);
 /* map.c: unmaps everything that is mapped. */
 void model_unmap(struct ipcc_model *model);
+/* fault.c: before it is unmapped. */
+void fault_forget(struct ipcc_model *model);
+/* attach.c: one user less; the last one unmaps and frees. */
+void model_drop(struct ipcc_model *model);
 
 /* Reads and hashes all blocks of `bytes` bytes, which are the processor's at `address`, or are fetched. Returns the hash
  * over them in *over. */

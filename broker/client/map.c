@@ -15,6 +15,7 @@
 
 void model_unmap(struct ipcc_model *model)
 {
+	fault_forget(model);
 	for (uint32_t i = 0; i < model->range_count; i++)
 		model->ranges[i]->device->unmap(model->ranges[i]);
 	for (uint32_t i = 0; model->mappings != NULL && i < model->facts.segments; i++)
@@ -90,6 +91,7 @@ static int map(struct ipcc_model *model, unsigned flags, struct ipcc_error *err)
 	for (uint32_t i = 0; i < model->facts.segments; i++)
 		if (model->mappings[i].range->device->is_host)
 			fd_close(&model->segment_fds[i]);
+	model->map_flags = flags;
 	model->mapped = true;
 	return IPCC_OK;
 }

@@ -1,0 +1,142 @@
+"""attach_module(): a checkpoint's shared weights become the parameters of a plain PyTorch module.
+
+The module is built without memory, on `meta` or by engine.skeleton(); a parameter keeps its class, its attributes and its
+identity, so tied parameters stay tied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import errors
+from .client import StrPath
+from .engine.bind import exchange
+from .engine.check import check_no_meta
+from .weights import Weights, attach
+
+MAX_NAMES = 20  # in a message
+
+
+def _objects(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers by all their names."""
+    found: dict[str, torch.Tensor] = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        begin = f"{path}." if path else ""
+        own = {
+            **part._parameters,
+            **{n: b for n, b in part._buffers.items() if n not in part._non_persistent_buffers_set},
+        }
+        found.update({begin + name: tensor for name, tensor in own.items() if tensor is not None})
+    return found
+
+
+def _computed(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Buffers that are not part of a checkpoint; older checkpoints have some of them all the same."""
+    return {
+        f"{path}.{name}" if path else name: buffer
+        for path, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+        if (buffer := part._buffers.get(name)) is not None
+    }
+
+
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
+def _match(module: nn.Module, names: dict[str, str], weights: Weights, strict: bool) -> dict[str, torch.Tensor]:
+    """The module's tensors to bind, by the names of the weights. names: of the module by those of the weights."""
+    objects, computed = _objects(module), _computed(module)
+    objects.update((name, buffer) for name, buffer in computed.items() if buffer.is_meta and name in names.values())
+    kind = type(module).__name__
+    unexpected = sorted(name for name, own in names.items() if own not in objects and own not in computed)
+    bound = {id(objects[own]) for own in names.values() if own in objects}
+    missing = sorted(name for name, tensor in objects.items() if id(tensor) not in bound and tensor.is_meta)
+    if strict and (unexpected or missing):
+        parts = [f"the module needs {_shown(missing)}"] if missing else []
+        parts += [f"it has no {_shown(unexpected)}"] if unexpected else []
+        raise errors.Mismatch(
+            f"{weights.manifest.name} is not the model of this {kind}: {'; '.join(parts)}", 0, "names",
+            _shown(missing), _shown(unexpected),
+        )  # fmt: skip
+    found = {name: objects[own] for name, own in names.items() if own in objects}
+    for name, tensor in found.items():
+        if tuple(weights[name].shape) != tuple(tensor.shape):
+            raise errors.Mismatch(
+                f"{name} of {weights.manifest.name} has shape {tuple(weights[name].shape)}, the module needs "
+                f"{tuple(tensor.shape)}: another model, or another configuration", 0, name,
+                str(tuple(tensor.shape)), str(tuple(weights[name].shape)),
+            )  # fmt: skip
+    return found
+
+
+def _check_tie(weights: Weights, first: str, name: str) -> None:
+    """The module has one parameter where the checkpoint has two tensors: they must be the same, bit by bit."""
+    if weights[first] is not weights[name] and not torch.equal(weights.raw(first), weights.raw(name)):
+        raise errors.Mismatch(
+            f"the module ties {first} and {name}, which differ in {weights.manifest.name}; untie them in the module's "
+            f"configuration", 0, name, f"the same as {first}", "other bytes",
+        )  # fmt: skip
+
+
+def bind_module(
+    module: nn.Module,
+    weights: Weights,
+    *,
+    prefix: str = "",
+    rename: Callable[[str], str | None] | None = None,
+    strict: bool = True,
+) -> None:
+    """attach_module() for weights that are attached already."""
+
+    def own_name(name: str) -> str | None:
+        if not name.startswith(prefix):
+            return None
+        return name[len(prefix) :] if rename is None else rename(name[len(prefix) :])
+
+    names = {name: own for name in weights if (own := own_name(name)) is not None}
+    done: dict[int, str] = {}  # the object's first name
+    buffers = {id(buffer) for buffer in module.buffers()}
+    for name, tensor in _match(module, names, weights, strict).items():
+        first = done.setdefault(id(tensor), name)
+        if first != name:
+            _check_tie(weights, first, name)
+            continue
+        view = weights[name]
+        exchange(tensor, view.clone() if id(tensor) in buffers and not weights.private else view)
+        if isinstance(tensor, nn.Parameter):
+            tensor.requires_grad_(False)
+    if strict:
+        check_no_meta(module)
+
+
+def attach_module(
+    module: nn.Module,
+    model: StrPath | None = None,
+    *,
+    prefix: str = "",
+    rename: Callable[[str], str | None] | None = None,
+    strict: bool = True,
+    **options: Any,
+) -> Weights:
+    """Attaches to a checkpoint and makes a module's parameters views of it; returns the Weights, which hold the lease.
+
+    module: built on `meta`, or within ipc_cache.engine.skeleton() so that buffers which its constructor computes are
+    real. Parameters become read-only views (options: private=True for writable ones) and need no gradient; persistent
+    buffers become private copies; ties are kept.
+    prefix: what the checkpoint's names begin with and the module's do not; others are left out. rename: further changes
+    of a name; None leaves it out. strict: Mismatch with the names when the checkpoint lacks something or has more, and
+    MetaLeft when anything is left on meta. options: as of attach(). On failure the module is unusable.
+    """
+    weights = attach(model, **options)
+    try:
+        bind_module(module, weights, prefix=prefix, rename=rename, strict=strict)
+    except BaseException:
+        weights.close()
+        raise
+    return weights
