@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import _library, errors
+from . import _library, errors, faults
 from ._library import byref, call, encode, milliseconds
 from .client import Connection, StrPath, with_device
 from .manifest import HIDDEN, Manifest, TensorEntry
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 VERIFY = {"stat": 0, "hash": 1, "none": 2}
 SOURCE_STATES = ("unchecked", "same", "verified")
+LIVE: weakref.WeakSet[Weights] = weakref.WeakSet()  # for ipc_cache.faults
 LEASES = ("held", "evicted", "ended")
 MAP_PRIVATE = 1
 
@@ -147,6 +148,11 @@ class Weights(Mapping[str, "torch.Tensor"]):
 
     # ---- the lease
 
+    @property
+    def open(self) -> bool:
+        """Not closed yet."""
+        return self._end.alive
+
     def pointer(self) -> int:
         """The C library's model, for this package; Usage after close()."""
         if not self._end.alive:
@@ -236,6 +242,9 @@ def attach_over(
     weights = Weights(connection, made.value, private, owned)
     try:
         call("ipcc_map", made.value, MAP_PRIVATE if private else 0)
+        LIVE.add(weights)
+        if faults.enabled:
+            call("ipcc_fault_watch", made.value)
     except BaseException:
         weights.close()
         raise
