@@ -301,10 +301,12 @@ uint64_t ipcc_publish_huge_bytes(const struct ipcc_publish *publish);
 /* What the manifest will say; all strings and arrays are copied. */
 int ipcc_publish_tensor(struct ipcc_publish *publish, const struct ipcc_tensor *tensor, struct ipcc_error *err);
 int ipcc_publish_source(struct ipcc_publish *publish, const struct ipcc_source *source, struct ipcc_error *err);
-/* What a file is as a source: its status, and with `hash` its content hash, for which it is read. The name is the file's
- * own, as a pointer into `path`; set another one if the model is a folder. IPCC_INVALID: it is no regular file, or changed while
- * it was read. */
-int ipcc_source_file(const char *path, bool hash, struct ipcc_source *source, struct ipcc_error *err);
+/* What a file is as a source: its status, and with `hash` its content hash, for which it is read. The name is the last
+ * part of `path`, as a pointer into it; set another one if the model is a folder. *unsettled_ns: so long after this call
+ * must the file be looked at again for its times to prove that it was not written since; 0: they do. IPCC_INVALID: it is no
+ * regular file, or changed while it was read. */
+int ipcc_source_file(const char *path, bool hash, struct ipcc_source *source, uint64_t *unsettled_ns,
+		     struct ipcc_error *err);
 int ipcc_publish_attribute(struct ipcc_publish *publish, const struct ipcc_attribute *attribute,
 			   struct ipcc_error *err);
 /* Block hashes of a segment that the caller computed while filling: (bytes + 4 MiB - 1) / 4 MiB times 16 bytes. A segment

@@ -156,7 +156,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "ipcc_publish_attribute": (_CODE, [pointer, c.POINTER(Attribute), _ERROR]),
     "ipcc_publish_commit": (_CODE, [pointer, c.POINTER(_U64), c.POINTER(_U64), _ERROR]),
     "ipcc_publish_free": (None, [pointer]),
-    "ipcc_source_file": (_CODE, [_TEXT, c.c_bool, c.POINTER(Source), _ERROR]),
+    "ipcc_source_file": (_CODE, [_TEXT, c.c_bool, c.POINTER(Source), c.POINTER(_U64), _ERROR]),
     "ipcc_list": (_CODE, [pointer, c.POINTER(c.POINTER(List)), _ERROR]),
     "ipcc_list_free": (None, [c.POINTER(List)]),
     "ipcc_evict": (_CODE, [pointer, _TEXT, c.POINTER(Field), _U32, _INT, _INT, c.POINTER(c.c_bool), _ERROR]),

@@ -67,8 +67,8 @@ class _Fast:
             c.pythonapi.PyCapsule_New, c.pythonapi.PyUnicode_DecodeUTF8, c.pythonapi.PyList_SetItem,
         )  # fmt: skip
         self.addresses = [c.cast(function, c.c_void_p).value for function in functions]
-        self.pointer = c.pythonapi.PyCapsule_GetPointer
-        self.pointer.restype, self.pointer.argtypes = c.c_void_p, [c.py_object, c.c_char_p]
+        # An object of our own: others set other types on the one that ctypes.pythonapi has.
+        self.pointer = c.PYFUNCTYPE(c.c_void_p, c.py_object, c.c_char_p)(("PyCapsule_GetPointer", c.pythonapi))
         self.make = _library.holding_lock("ipcc_views")
 
 

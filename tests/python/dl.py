@@ -2,12 +2,9 @@
 
 import ctypes as c
 
-_api = c.pythonapi
-_api.PyCapsule_GetPointer.restype = c.c_void_p
-_api.PyCapsule_GetPointer.argtypes = [c.py_object, c.c_char_p]
-_api.PyCapsule_GetName.restype = c.c_char_p
-_api.PyCapsule_GetName.argtypes = [c.py_object]
-_api.PyCapsule_SetName.argtypes = [c.py_object, c.c_char_p]
+_get_pointer = c.PYFUNCTYPE(c.c_void_p, c.py_object, c.c_char_p)(("PyCapsule_GetPointer", c.pythonapi))
+_get_name = c.PYFUNCTYPE(c.c_char_p, c.py_object)(("PyCapsule_GetName", c.pythonapi))
+_set_name = c.PYFUNCTYPE(c.c_int, c.py_object, c.c_char_p)(("PyCapsule_SetName", c.pythonapi))
 
 _USED = c.c_char_p(b"used_dltensor")
 
@@ -38,11 +35,11 @@ class Taken:
     """What a capsule held, owned by us until drop()."""
 
     def __init__(self, capsule):
-        name = _api.PyCapsule_GetName(capsule)
+        name = _get_name(capsule)
         kind = {b"dltensor": _Plain, b"dltensor_versioned": _Versioned}[name]
-        self.address = _api.PyCapsule_GetPointer(capsule, name)
+        self.address = _get_pointer(capsule, name)
         self.managed = kind.from_address(self.address)
-        _api.PyCapsule_SetName(capsule, _USED)
+        _set_name(capsule, _USED)
         tensor = self.managed.tensor
         self.versioned = kind is _Versioned
         self.read_only = self.versioned and bool(self.managed.flags & 1)

@@ -21,7 +21,7 @@ def test_no_broker(tmp_path):
 
 def test_a_broker_that_cannot_be_trusted(broker):
     os.chmod(broker.directory, 0o777)
-    with pytest.raises(ipc_cache.Refused, match="writable"):
+    with pytest.raises(ipc_cache.Refused, match="may be written by others"):
         ipc_cache.models()
     os.chmod(broker.directory, 0o700)
 
