@@ -37,7 +37,7 @@ def environment(plugins, cache, **more):
             "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
             "VLLM_CACHE_ROOT": str(cache), "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "TOKENIZERS_PARALLELISM": "false",
-            "VLLM_LOGGING_LEVEL": "INFO", **more}
+            "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **more}
 
 
 class Broker:

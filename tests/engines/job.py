@@ -66,7 +66,7 @@ class Engine:
         from vllm import LLM
 
         options = {"skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": 256, "max_num_seqs": 4, "seed": 0,
-                   "enable_prefix_caching": False, "disable_log_stats": True, "logits_processors": None, **spec["options"]}
+                   "enable_prefix_caching": False, "disable_log_stats": True, "num_gpu_blocks_override": 64, **spec["options"]}
         self.llm = LLM(**{k: v for k, v in options.items() if v is not None})
 
     def generate(self, prompts, tokens=32, logprobs=2, lora=None):
