@@ -87,7 +87,7 @@ class PublishOptions(c.Structure):
     _fields_ = [
         ("name", c.c_char_p), ("fields", c.POINTER(Field)), ("field_count", c.c_uint32), ("device", c.c_char_p),
         ("segment_bytes", c.POINTER(c.c_uint64)), ("segment_count", c.c_uint32), ("visibility", c.c_int),
-        ("visible_gid", c.c_uint32), ("wait_ms", c.c_int), ("replace", c.c_bool),
+        ("visible_gid", c.c_uint32), ("wait_ms", c.c_int), ("replace", c.c_bool), ("create_later", c.c_bool),
     ]  # fmt: skip
 
 
@@ -149,6 +149,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "ipcc_dlpack": (_CODE, [pointer, c.POINTER(Tensor), c.c_bool, _OUT, _ERROR]),
     "ipcc_dlpack_device": (_CODE, [pointer, _U32, c.POINTER(_INT), c.POINTER(_INT), _ERROR]),
     "ipcc_publish_begin": (_CODE, [pointer, c.POINTER(PublishOptions), _OUT, _ERROR]),
+    "ipcc_publish_create": (_CODE, [pointer, _U32, _ERROR]),
     "ipcc_publish_address": (pointer, [pointer, _U32]),
     "ipcc_publish_write": (_CODE, [pointer, _U32, _U64, pointer, _U64, _ERROR]),
     "ipcc_publish_tensor": (_CODE, [pointer, c.POINTER(Tensor), _ERROR]),
