@@ -13,7 +13,7 @@ import ipc_cache
 import torch
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
-from ipc_cache.vllm import accounting, attach, key, lookup, platform, publish, refuse, sources
+from ipc_cache.vllm import accounting, attach, key, lookup, platform, publish, refuse, sources, startup
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import Report, done, failed, supervised
 
@@ -26,6 +26,7 @@ class IpcBrokerLoader(BaseModelLoader):
     def __init__(self, load_config) -> None:
         super().__init__(load_config)
         self.options = Options.parse(load_config.model_loader_extra_config)
+        startup.freeze()  # what this process has imported since the plugin was registered
 
     # ---- what vLLM calls
 

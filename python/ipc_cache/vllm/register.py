@@ -26,10 +26,15 @@ def _register() -> None:
 
     taken = _taken_names()
     loader = _loader_class()
-    for name in (FORMAT, ALIAS):
+    ours = tuple(name for name in (FORMAT, ALIAS) if name not in taken)
+    for name in ours:
         # Overwriting another's loader would only draw a warning: leave it alone. Ours may be there from an earlier call.
-        if name not in taken:
-            register_model_loader(name)(loader)
+        register_model_loader(name)(loader)
+    if ours:
+        from ipc_cache.vllm import baseline, startup
+
+        baseline.install(ours)
+        startup.freeze()
 
 
 def _taken_names() -> set[str]:
