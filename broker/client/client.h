@@ -42,6 +42,7 @@ struct ipcc_model {
 	struct device_range **ranges;
 	uint32_t range_count;
 	unsigned map_flags;
+	bool watched; /* it has a slot in fault.c */
 	bool suspended;
 	bool mapped;
 };
@@ -71,6 +72,8 @@ int model_check_number(const struct ipcc_model *model, enum manifest_section_id 
 		       struct ipcc_error *err);
 /* map.c: unmaps everything that is mapped. */
 void model_unmap(struct ipcc_model *model);
+/* fault.c: before it is unmapped. */
+void fault_forget(struct ipcc_model *model);
 /* attach.c: one user less; the last one unmaps and frees. */
 void model_drop(struct ipcc_model *model);
 

@@ -18,7 +18,7 @@
  * Devices: segments live on the host or on a GPU, named by its UUID ("GPU-5a1f2b3c-..."). A GPU's driver is looked for when
  * a GPU is used, and stays loaded; its primary context is used, and the calling thread's current context is left alone.
  *
- * Threads: there is no global state but a loaded GPU driver. A client may be used by several threads, one request at a time (calls wait for each
+ * Threads: there is no global state but a loaded GPU driver and, if asked for, ipcc_faults(). A client may be used by several threads, one request at a time (calls wait for each
  * other); ipcc_cancel() may be called at any moment. A model is read-only after ipcc_map() and may be read by any number
  * of threads. Freeing an object while another thread uses it is the caller's error.
  *
@@ -148,6 +148,13 @@ int ipcc_resume(struct ipcc_model *model, struct ipcc_error *err);
 int ipcc_read(const struct ipcc_model *model, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
 	      struct ipcc_error *err);
 
+/* A handler of SIGSEGV that says on standard error which tensor of which watched model a forbidden write hit, and then does
+ * what the handler before it does, or lets the process die as it would have. For the whole process; off: restores that
+ * handler, IPCC_BUSY when another one was installed since. A GPU's faults are not signals. */
+int ipcc_faults(bool on, struct ipcc_error *err);
+/* Names a mapped model's tensors in such messages, until it is unmapped. At most 256 models. */
+int ipcc_fault_watch(struct ipcc_model *model, struct ipcc_error *err);
+
 /* Ends the lease; manifest and mappings stay valid. Harmless when repeated. */
 int ipcc_detach(struct ipcc_model *model, struct ipcc_error *err);
 
@@ -199,11 +206,6 @@ int ipcc_find(const struct ipcc_model *model, const char *name, struct ipcc_tens
 void *ipcc_segment_address(const struct ipcc_model *model, uint32_t segment);
 void *ipcc_address(const struct ipcc_model *model, const struct ipcc_tensor *tensor);
 
-/* All tensors at once: checks every entry as ipcc_tensor() does, and stores where the table of the manifest begins, how many
- * bytes one entry has, and how many there are (ipc-cache-manifest(5)); for languages in which a call is expensive. */
-int ipcc_tensor_table(const struct ipcc_model *model, const void **entries, uint32_t *entry_bytes, uint32_t *count,
-		      struct ipcc_error *err);
-
 /* Kinds of devices in DLPack. */
 enum ipcc_dlpack_device {
 	IPCC_DLPACK_CPU = 1,
@@ -221,6 +223,32 @@ int ipcc_dlpack_device(const struct ipcc_model *model, uint32_t segment, enum ip
  * IPCC_USAGE: the model is not mapped, or the view leaves its segment. */
 int ipcc_dlpack(struct ipcc_model *model, const struct ipcc_tensor *tensor, bool versioned, void **managed,
 		struct ipcc_error *err);
+
+#define IPCC_VIEW_DTYPES 32
+#define IPCC_VIEW_NONE	 UINT32_MAX
+
+/* For Python and torch: what ipcc_views() works with. */
+struct ipcc_views {
+	/* Torch's aoti_torch__reinterpret_tensor and aoti_torch_delete_tensor_object; Python's PyCapsule_New,
+	 * PyUnicode_DecodeUTF8 and PyList_SetItem. */
+	int (*view)(void *base, int64_t rank, const int64_t *shape, const int64_t *strides, int64_t offset,
+		    void **view);
+	int (*discard)(void *view);
+	void *(*capsule)(void *pointer, const char *name, void (*destructor)(void *));
+	void *(*text)(const char *text, ssize_t bytes, const char *errors);
+	int (*set)(void *list, ssize_t i, void *item);
+	/* bases[segment * IPCC_VIEW_DTYPES + dtype]: torch's tensor over the whole segment, of that type; NULL: types
+	 * that torch does not know. */
+	void *const *bases;
+	void *list;	  /* out: a Python list with a place for each tensor, for the views' capsules */
+	void *names;	  /* out: another one, for all tensors' names */
+	uint32_t *places; /* out, for each tensor: the place of its view in the list, or IPCC_VIEW_NONE */
+	uint32_t made;	  /* in: 0; out: how many places are used */
+};
+
+/* Makes views of all tensors but those of 0 bytes and of types without a base; an alias with its owner's very view gets
+ * the owner's. The caller holds Python's lock, and takes the views out of the capsules, also after an error. */
+int ipcc_views(const struct ipcc_model *model, struct ipcc_views *views, struct ipcc_error *err);
 
 /* Re-hashes mapped segment `i` and compares with the manifest. IPCC_MISMATCH names the first damaged block and its
  * offset; IPCC_NOT_FOUND when the publisher gave no hashes. */
@@ -273,10 +301,12 @@ uint64_t ipcc_publish_huge_bytes(const struct ipcc_publish *publish);
 /* What the manifest will say; all strings and arrays are copied. */
 int ipcc_publish_tensor(struct ipcc_publish *publish, const struct ipcc_tensor *tensor, struct ipcc_error *err);
 int ipcc_publish_source(struct ipcc_publish *publish, const struct ipcc_source *source, struct ipcc_error *err);
-/* What a file is as a source: its status, and with `hash` its content hash, for which it is read. The name is the file's
- * own, as a pointer into `path`; set another one if the model is a folder. IPCC_INVALID: it is no regular file, or changed while
- * it was read. */
-int ipcc_source_file(const char *path, bool hash, struct ipcc_source *source, struct ipcc_error *err);
+/* What a file is as a source: its status, and with `hash` its content hash, for which it is read. The name is the last
+ * part of `path`, as a pointer into it; set another one if the model is a folder. *unsettled_ns: so long after this call
+ * must the file be looked at again for its times to prove that it was not written since; 0: they do. IPCC_INVALID: it is no
+ * regular file, or changed while it was read. */
+int ipcc_source_file(const char *path, bool hash, struct ipcc_source *source, uint64_t *unsettled_ns,
+		     struct ipcc_error *err);
 int ipcc_publish_attribute(struct ipcc_publish *publish, const struct ipcc_attribute *attribute,
 			   struct ipcc_error *err);
 /* Block hashes of a segment that the caller computed while filling: (bytes + 4 MiB - 1) / 4 MiB times 16 bytes. A segment

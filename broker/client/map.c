@@ -14,6 +14,7 @@
 
 void model_unmap(struct ipcc_model *model)
 {
+	fault_forget(model);
 	for (uint32_t i = 0; i < model->range_count; i++)
 		model->ranges[i]->device->unmap(model->ranges[i]);
 	for (uint32_t i = 0; model->mappings != NULL && i < model->facts.segments; i++)

@@ -21,23 +21,6 @@ EXPORT int ipcc_tensor(const struct ipcc_model *model, uint32_t i, struct ipcc_t
 	return rc != IPCC_OK ? rc : manifest_tensor(&model->manifest, i, tensor, err);
 }
 
-EXPORT int ipcc_tensor_table(const struct ipcc_model *model, const void **entries, uint32_t *entry_bytes,
-			     uint32_t *count, struct ipcc_error *err)
-{
-	struct ipcc_tensor tensor;
-	uint32_t tensors = manifest_count(&model->manifest, SECTION_TENSORS);
-	for (uint32_t i = 0; i < tensors; i++) {
-		int rc = manifest_tensor(&model->manifest, i, &tensor, err);
-		if (rc != IPCC_OK)
-			return rc;
-	}
-	const struct manifest_section *section = &model->manifest.header->sections[SECTION_TENSORS];
-	*entries = (const uint8_t *)model->facts.manifest + le64_get(section->offset);
-	*entry_bytes = le32_get(section->entry_bytes);
-	*count = tensors;
-	return IPCC_OK;
-}
-
 EXPORT int ipcc_segment(const struct ipcc_model *model, uint32_t i, struct ipcc_segment *segment,
 			struct ipcc_error *err)
 {

@@ -71,6 +71,18 @@ class Attribute(c.Structure):
     _fields_ = [("name", c.c_char_p), ("type", c.c_char_p), ("data", c.c_char_p), ("bytes", c.c_uint64)]
 
 
+class Views(c.Structure):
+    _fields_ = [
+        ("view", c.c_void_p), ("discard", c.c_void_p), ("capsule", c.c_void_p), ("text", c.c_void_p),
+        ("set", c.c_void_p), ("bases", c.c_void_p), ("list", c.py_object), ("names", c.py_object),
+        ("places", c.c_void_p), ("made", c.c_uint32),
+    ]  # fmt: skip
+
+
+VIEW_DTYPES = 32
+VIEW_NONE = 2**32 - 1
+
+
 class PublishOptions(c.Structure):
     _fields_ = [
         ("name", c.c_char_p), ("fields", c.POINTER(Field)), ("field_count", c.c_uint32), ("device", c.c_char_p),
@@ -125,11 +137,13 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "ipcc_suspend": (_CODE, [pointer, _ERROR]),
     "ipcc_resume": (_CODE, [pointer, _ERROR]),
     "ipcc_read": (_CODE, [pointer, _U32, _U64, pointer, _U64, _ERROR]),
+    "ipcc_faults": (_CODE, [c.c_bool, _ERROR]),
+    "ipcc_fault_watch": (_CODE, [pointer, _ERROR]),
     "ipcc_detach": (_CODE, [pointer, _ERROR]),
     "ipcc_lease_state": (_INT, [pointer]),
     "ipcc_model_free": (None, [pointer]),
     "ipcc_model_facts": (None, [pointer, c.POINTER(ModelFacts)]),
-    "ipcc_tensor_table": (_CODE, [pointer, _OUT, c.POINTER(_U32), c.POINTER(_U32), _ERROR]),
+    "ipcc_views": (_CODE, [pointer, c.POINTER(Views), _ERROR]),
     "ipcc_segment_address": (pointer, [pointer, _U32]),
     "ipcc_verify_segment": (_CODE, [pointer, _U32, _ERROR]),
     "ipcc_dlpack": (_CODE, [pointer, c.POINTER(Tensor), c.c_bool, _OUT, _ERROR]),
@@ -142,7 +156,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "ipcc_publish_attribute": (_CODE, [pointer, c.POINTER(Attribute), _ERROR]),
     "ipcc_publish_commit": (_CODE, [pointer, c.POINTER(_U64), c.POINTER(_U64), _ERROR]),
     "ipcc_publish_free": (None, [pointer]),
-    "ipcc_source_file": (_CODE, [_TEXT, c.c_bool, c.POINTER(Source), _ERROR]),
+    "ipcc_source_file": (_CODE, [_TEXT, c.c_bool, c.POINTER(Source), c.POINTER(_U64), _ERROR]),
     "ipcc_list": (_CODE, [pointer, c.POINTER(c.POINTER(List)), _ERROR]),
     "ipcc_list_free": (None, [c.POINTER(List)]),
     "ipcc_evict": (_CODE, [pointer, _TEXT, c.POINTER(Field), _U32, _INT, _INT, c.POINTER(c.c_bool), _ERROR]),
@@ -203,6 +217,14 @@ def library() -> Any:
     _check_version(version, where)
     _declare(loaded, version, where)
     return loaded
+
+
+@functools.cache
+def holding_lock(name: str) -> Any:
+    """A function of the library that is called with Python's lock held, since it makes Python objects."""
+    result, arguments = _PROTOTYPES[name]
+    library()
+    return c.PYFUNCTYPE(result, *arguments)((name, c.PyDLL(path())))
 
 
 def text(value: bytes) -> str:

@@ -182,18 +182,37 @@ def _numpy_content(name: str, array: Any) -> Content:
     return _Host(number, shape, strides, "host", begin, begin + _extent(shape, strides) * itemsize, array)
 
 
+# Formats of the struct module, but for integers, which their size tells.
+_FORMATS = {"?": "BOOL", "e": "F16", "f": "F32", "d": "F64", "Zf": "C64"}
+
+
+def _buffer_content(name: str, tensor: Any) -> Content:
+    """Of anything that gives its memory, as bytes, array.array and memoryview do."""
+    view = memoryview(tensor)
+    kind = _FORMATS.get(view.format) or {"b": "I", "h": "I", "i": "I", "l": "I", "q": "I"}.get(view.format.lower(), "")
+    if kind == "I":
+        kind = f"{'I' if view.format.islower() else 'U'}{8 * view.itemsize}"
+    if kind not in dtypes.NUMBERS or not view.c_contiguous:
+        raise errors.Usage(f"{name}: a buffer of format {view.format!r} that is contiguous is needed, not this one")
+    _check_rank(name, view.ndim)
+    shape = tuple(view.shape or ())
+    if view.readonly:  # ctypes finds the address of what can be written only
+        view = memoryview(bytearray(view.tobytes()))
+    held = (c.c_char * view.nbytes).from_buffer(view) if view.nbytes else view
+    begin = c.addressof(held) if view.nbytes else 0
+    return _Host(dtypes.NUMBERS[kind], shape, _dense(shape), "host", begin, begin + view.nbytes, held)
+
+
 def content_of(name: str, tensor: Any) -> Content:
-    """Of a torch tensor or a numpy array; Usage names what cannot be published."""
+    """Of a torch tensor, a numpy array, or anything that gives its memory; Usage names what cannot be published."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(tensor, torch.Tensor):
         return _torch_content(name, tensor)
     if numpy is not None and isinstance(tensor, (numpy.ndarray, numpy.generic)):
         return _numpy_content(name, numpy.asarray(tensor))
-    raise errors.Usage(f"{name} is a {type(tensor).__name__}; give torch tensors or numpy arrays")
-
-
-def bytes_content(data: bytes | bytearray) -> Content:
-    """Plain bytes as a tensor of them."""
-    buffer = (c.c_char * len(data)).from_buffer(bytearray(data)) if data else (c.c_char * 0)()
-    begin = c.addressof(buffer)
-    return _Host(dtypes.U8, (len(data),), (1,), "host", begin, begin + len(data), buffer)
+    try:
+        return _buffer_content(name, tensor)
+    except TypeError:
+        raise errors.Usage(
+            f"{name} is a {type(tensor).__name__}; give torch tensors, numpy arrays, or what gives its memory as a buffer"
+        ) from None

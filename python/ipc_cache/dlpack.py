@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
 CPU = 1
 
-_api = c.pythonapi
-_api.PyCapsule_New.restype = c.py_object
-_api.PyCapsule_New.argtypes = [c.c_void_p, c.c_char_p, c.c_void_p]
-_api.PyCapsule_IsValid.restype = c.c_int
-_api.PyCapsule_IsValid.argtypes = [c.c_void_p, c.c_char_p]
-_api.PyCapsule_GetPointer.restype = c.c_void_p
-_api.PyCapsule_GetPointer.argtypes = [c.c_void_p, c.c_char_p]
+# Objects of our own: others set other types on the functions that ctypes.pythonapi has.
+_new = c.PYFUNCTYPE(c.py_object, c.c_void_p, c.c_char_p, c.c_void_p)(("PyCapsule_New", c.pythonapi))
+_is_valid = c.PYFUNCTYPE(c.c_int, c.c_void_p, c.c_char_p)(("PyCapsule_IsValid", c.pythonapi))
+_get_pointer = c.PYFUNCTYPE(c.c_void_p, c.c_void_p, c.c_char_p)(("PyCapsule_GetPointer", c.pythonapi))
+_keep = c.PYFUNCTYPE(None, c.py_object)(("Py_IncRef", c.pythonapi))
 
 # A capsule keeps a pointer to its name.
 _NAMES = {False: c.c_char_p(b"dltensor"), True: c.c_char_p(b"dltensor_versioned")}
@@ -43,21 +41,21 @@ class _Versioned(c.Structure):
 def _drop(capsule: int) -> None:
     """A capsule ends. Nobody took it, if it still has its name."""
     for versioned, kind in ((False, _Managed), (True, _Versioned)):
-        if _api.PyCapsule_IsValid(capsule, _NAMES[versioned].value):
-            managed = _api.PyCapsule_GetPointer(capsule, _NAMES[versioned].value)
+        if _is_valid(capsule, _NAMES[versioned].value):
+            managed = _get_pointer(capsule, _NAMES[versioned].value)
             kind.from_address(managed).deleter(managed)
 
 
 _destructor = c.CFUNCTYPE(None, c.c_void_p)(_drop)
 # Capsules may outlive this module when Python ends.
-_api.Py_IncRef(c.py_object(_destructor))
-_api.Py_IncRef(c.py_object(_drop))
+for _each in (_destructor, _drop, _is_valid, _get_pointer, _NAMES):
+    _keep(_each)
 
 
 def _make(model: int, tensor: _library.Tensor, versioned: bool) -> Any:
     managed = c.c_void_p()
     call("ipcc_dlpack", model, byref(tensor), versioned, byref(managed))
-    return _api.PyCapsule_New(managed, _NAMES[versioned], c.cast(_destructor, c.c_void_p))
+    return _new(managed, _NAMES[versioned], c.cast(_destructor, c.c_void_p))
 
 
 def capsule(model: int, entry: TensorEntry, versioned: bool = True) -> Any:

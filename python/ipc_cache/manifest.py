@@ -125,14 +125,26 @@ class Manifest:
         offset, bytes, alias_of, reserved."""
         return self._entries("tensors", _TENSOR)
 
+    def column(self, at: int) -> memoryview:
+        """A 32-bit field of all tensors, by its place in the entry in bytes; its numbers are little-endian, as the machines
+        are that this package runs on."""
+        begin, entry_bytes, count = self._sections["tensors"]
+        words = memoryview(self.raw)[begin : begin + entry_bytes * count].cast("I")
+        return words[at // 4 :: entry_bytes // 4]
+
     @functools.cached_property
     def names(self) -> list[str]:
         """The tensors' names in the order of the table, by segment and offset."""
-        strings = self._strings
-        if strings.isascii():
-            table = strings.decode("ascii")
-            return [table[row[0] : row[0] + row[1]] for row in self.rows()]
-        return [self._text(row[0], row[1]) for row in self.rows()]
+        begins, lengths = self.column(0).tolist(), self.column(4).tolist()
+        if not begins:
+            return []
+        ends = [begin + length for begin, length in zip(begins, lengths)]
+        # As the builder lays them out: one after the other, with a NUL between them.
+        if begins[1:] == [end + 1 for end in ends[:-1]]:
+            block = self._strings[begins[0] : ends[-1]].decode("utf-8", "surrogateescape").split("\0")
+            if len(block) == len(begins):
+                return block
+        return [self._text(begin, length) for begin, length in zip(begins, lengths)]
 
     @functools.cached_property
     def tensors(self) -> list[TensorEntry]:

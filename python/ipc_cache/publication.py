@@ -11,6 +11,7 @@ import ctypes as c
 import grp
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,11 +119,7 @@ class _Publication:
         entry.strides[:rank] = content.strides
         call("ipcc_publish_tensor", self.pointer, byref(entry))
 
-    def attribute(self, name: str, value: object) -> None:
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            data, kind = bytes(value), b"application/octet-stream"
-        else:
-            data, kind = json.dumps(value, separators=(",", ":"), sort_keys=True).encode(), b"application/json"
+    def attribute(self, name: str, kind: bytes, data: bytes) -> None:
         entry = _library.Attribute(encode(name), kind, data, len(data))
         call("ipcc_publish_attribute", self.pointer, byref(entry))
 
@@ -166,8 +163,12 @@ def _describe(
 
 
 def _source(path: str, name: str, hashed: bool) -> _library.Source:
-    source = _library.Source()
-    call("ipcc_source_file", encode(path), hashed, byref(source))
+    """What the file is now. One that was written a moment ago is waited for, two seconds at most: its times would not
+    prove to those who attach that it is still the same."""
+    source, unsettled = _library.Source(), c.c_uint64()
+    call("ipcc_source_file", encode(path), False, byref(source), byref(unsettled))
+    time.sleep(unsettled.value / 1e9)
+    call("ipcc_source_file", encode(path), hashed, byref(source), byref(unsettled))
     source.name = encode(name)
     return source
 
@@ -185,6 +186,16 @@ def _sources(sources: StrPath | Iterable[StrPath] | None, hashed: bool) -> list[
     if not names:
         raise errors.NotFound(f"{root} has no safetensors files; name the files that the model was made of")
     return [_source(os.path.join(root, name), name, hashed) for name in names]
+
+
+def _encoded(name: str, value: object) -> tuple[str, bytes, bytes]:
+    """An attribute's name, type and content."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return name, b"application/octet-stream", bytes(value)
+    try:
+        return name, b"application/json", json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    except (TypeError, ValueError) as reason:
+        raise errors.Usage(f"attribute {name}: neither bytes nor what JSON can say: {reason}") from None
 
 
 def visibility_of(text: str) -> tuple[int, int]:
@@ -251,6 +262,7 @@ def publish(
         contents = {n: content.without_memory() for n, content in contents.items()}
     sizes = _place(groups)
     described = _sources(sources, hash_sources)
+    encoded = [_encoded(*attribute) for attribute in (attributes or {}).items()]
     fields, field_count = _library.fields(full_key)
     segment_bytes = (c.c_uint64 * max(len(sizes), 1))(*sizes)
     visible, gid = visibility_of(visibility)
@@ -267,8 +279,8 @@ def publish(
             _describe(publication, groups, contents, flags or {})
             for source in described:
                 call("ipcc_publish_source", publication.pointer, byref(source))
-            for attribute, value in (attributes or {}).items():
-                publication.attribute(attribute, value)
+            for attribute in encoded:
+                publication.attribute(*attribute)
             identity, generation = publication.commit()
         finally:
             publication.free()

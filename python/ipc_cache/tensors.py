@@ -1,17 +1,22 @@
 """torch tensors over an attached model: one uint8 tensor for each segment, and views of it.
 
 A segment becomes a tensor through DLPack, whose deleter keeps the mapping; every view shares that storage. Nothing here
-knows whether memory is the host's or a GPU's.
+knows whether memory is the host's or a GPU's. The views are made in one call of the C library, through the C interface
+that torch has for its own compiler; where a torch lacks it, by as_strided(), ten times slower and with the same result.
 """
 
 from __future__ import annotations
 
+import ctypes as c
+import functools
+import os
 from typing import Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from . import dlpack, dtypes, errors
+from . import _library, dlpack, dtypes, errors
+from ._library import byref
 from .manifest import ALIAS, Manifest, TensorEntry
 
 _CUDA_KINDS = (2, 10)  # torch calls AMD's GPUs cuda too
@@ -44,49 +49,120 @@ class _Bases:
             if base is None:
                 base = from_dlpack(dlpack.segment_capsule(self._model, segment, self._sizes[segment]))
                 self._segments[segment] = base
-            whole = base.numel() // kind.itemsize * kind.itemsize
-            found = self._typed[segment, kind] = base[:whole].view(kind)
+            rest = base.numel() % kind.itemsize
+            found = self._typed[segment, kind] = (base[:-rest] if rest else base).view(kind)
         return found
+
+
+class _Fast:
+    """What ipcc_views() needs of torch and Python."""
+
+    def __init__(self) -> None:
+        torch_c: Any = torch._C
+        self.take = torch_c._aoti.alloc_tensors_by_stealing_from_void_ptrs
+        self.give = torch_c._aoti.unsafe_alloc_void_ptrs_from_tensors
+        library = c.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+        functions = (
+            library.aoti_torch__reinterpret_tensor, library.aoti_torch_delete_tensor_object,
+            c.pythonapi.PyCapsule_New, c.pythonapi.PyUnicode_DecodeUTF8, c.pythonapi.PyList_SetItem,
+        )  # fmt: skip
+        self.addresses = [c.cast(function, c.c_void_p).value for function in functions]
+        # An object of our own: others set other types on the one that ctypes.pythonapi has.
+        self.pointer = c.PYFUNCTYPE(c.c_void_p, c.py_object, c.c_char_p)(("PyCapsule_GetPointer", c.pythonapi))
+        self.make = _library.holding_lock("ipcc_views")
+
+
+@functools.cache
+def _fast() -> _Fast | None:
+    if os.environ.get("IPC_CACHE_PLAIN_VIEWS"):
+        return None
+    try:
+        return _Fast()
+    except (AttributeError, OSError):  # another torch
+        return None
+
+
+def _all_views(fast: _Fast, model: int, manifest: Manifest, bases: _Bases) -> tuple[list[torch.Tensor], Any, list[str]]:
+    """The views; for each tensor the place of its own, or VIEW_NONE; and its name."""
+    kinds = dtypes.torch_types()
+    count, segments = len(manifest), len(manifest.segments)
+    used = [(s, d) for d in set(manifest.column(8)) if d in kinds for s in range(segments)]
+    given = fast.give([bases.typed(segment, kinds[number]) for segment, number in used])
+    table = (c.c_void_p * (_library.VIEW_DTYPES * max(segments, 1)))()
+    for (segment, number), capsule in zip(used, given):
+        table[segment * _library.VIEW_DTYPES + number] = fast.pointer(capsule, None)
+    capsules: list[Any] = [None] * count
+    names: list[Any] = [None] * count
+    places = (c.c_uint32 * max(count, 1))()
+    views = _library.Views(*fast.addresses, c.addressof(table), capsules, names, c.addressof(places), 0)
+    error = _library.ErrorStruct()
+    try:
+        code = fast.make(model, byref(views), byref(error))
+        made = fast.take(capsules if views.made == count else capsules[: views.made])
+    finally:
+        fast.take(given)
+    _library.check(code, error)
+    return made, places, names
+
+
+def _empty(kind: torch.dtype, row: tuple[Any, ...], device: torch.device) -> torch.Tensor:
+    """A tensor without elements has no memory to share."""
+    shape = row[4 : 4 + row[3]]
+    if row[2] == dtypes.F4 and shape:
+        shape = (*shape[:-1], shape[-1] // 2)
+    return torch.empty(shape, dtype=kind, device=device)
+
+
+def _build_fast(fast: _Fast, model: int, manifest: Manifest) -> dict[str, torch.Tensor]:
+    bases, kinds = _Bases(model, manifest), dtypes.torch_types()
+    views, places, names = _all_views(fast, model, manifest, bases)
+    if len(views) == len(names):
+        return dict(zip(names, views))
+    made: dict[str, torch.Tensor] = {}
+    for name, place, row in zip(names, places, manifest.rows()):
+        if place != _library.VIEW_NONE:
+            made[name] = views[place]
+        elif row[23] == 0 and row[2] in kinds:
+            made[name] = _empty(kinds[row[2]], row, bases.typed(row[20], torch.uint8).device)
+    return made
 
 
 def _halve(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Two 4-bit elements are one of torch's: the last dimension is the packed one."""
-    if not shape or shape[-1] % 2 or strides[-1] != 1 or any(s % 2 for s in strides[:-1]):
+    if not shape or shape[-1] % 2 or strides[-1] > 1 or any(s % 2 for s in strides[:-1]):
         raise errors.Invalid(f"{name}: 4-bit elements of shape {shape} and strides {strides} are no whole bytes")
-    return (*shape[:-1], shape[-1] // 2), (*(s // 2 for s in strides[:-1]), 1)
+    return (*shape[:-1], shape[-1] // 2), (*(s // 2 for s in strides[:-1]), strides[-1])
 
 
-def _packed(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*shape[:-1], shape[-1] // 2) if number == dtypes.F4 else shape
+def _view(bases: _Bases, kind: torch.dtype, name: str, row: tuple[Any, ...]) -> torch.Tensor:
+    shape, strides, offset = row[4 : 4 + row[3]], row[12 : 12 + row[3]], row[22]
+    base = bases.typed(row[20], kind)
+    if row[23] == 0:
+        return _empty(kind, row, base.device)
+    if row[2] == dtypes.F4:
+        shape, strides = _halve(name, shape, strides)
+    if offset % kind.itemsize:
+        raise errors.Invalid(f"{name} begins at byte {offset}, in the middle of an element")
+    return base.as_strided(shape, strides, offset // kind.itemsize)
+
+
+def _build_plain(model: int, manifest: Manifest) -> dict[str, torch.Tensor]:
+    bases, names, kinds = _Bases(model, manifest), manifest.names, dtypes.torch_types()
+    rows = list(manifest.rows())
+    made: dict[str, torch.Tensor] = {}
+    for name, row in zip(names, rows):
+        if row[2] not in kinds:
+            continue
+        owner = rows[row[24]]
+        if row[21] & ALIAS and owner[2:21] == row[2:21] and owner[22] == row[22] and names[row[24]] in made:
+            made[name] = made[names[row[24]]]
+        else:
+            made[name] = _view(bases, kinds[row[2]], name, row)
+    return made
 
 
 def build(model: int, manifest: Manifest) -> dict[str, torch.Tensor]:
     """All tensors of types that this torch knows, in the order of the manifest. An alias with its owner's very view is
     the owner's tensor object."""
-    kinds = dtypes.torch_types()
-    sizes = {number: kind.itemsize for number, kind in kinds.items()}
-    bases = _Bases(model, manifest)
-    made: dict[str, torch.Tensor] = {}
-    rows: list[tuple[Any, ...]] = list(manifest.rows())
-    names = manifest.names
-    for name, row in zip(names, rows):
-        number, rank, segment, flags, offset = row[2], row[3], row[20], row[21], row[22]
-        kind = kinds.get(number)
-        if kind is None:
-            continue
-        if flags & ALIAS and rows[row[24]][2:21] == row[2:21] and rows[row[24]][22] == offset:
-            made[name] = names[row[24]]  # type: ignore[assignment]  # resolved below: owners may come later
-            continue
-        shape, strides = row[4 : 4 + rank], row[12 : 12 + rank]
-        if 0 in shape:
-            made[name] = torch.empty(_packed(number, shape), dtype=kind, device=bases.typed(segment, kind).device)
-            continue
-        if number == dtypes.F4:
-            shape, strides = _halve(name, shape, strides)
-        if offset % sizes[number]:
-            raise errors.Invalid(f"{name} begins at byte {offset}, in the middle of an element")
-        made[name] = bases.typed(segment, kind).as_strided(shape, strides, offset // sizes[number])
-    for name, tensor in made.items():
-        if isinstance(tensor, str):
-            made[name] = made[tensor]
-    return made
+    fast = _fast()
+    return _build_plain(model, manifest) if fast is None else _build_fast(fast, model, manifest)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import _library, errors
+from . import _library, errors, faults
 from ._library import byref, call, encode, milliseconds
 from .client import Connection, StrPath, with_device
 from .manifest import HIDDEN, Manifest, TensorEntry
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 VERIFY = {"stat": 0, "hash": 1, "none": 2}
 SOURCE_STATES = ("unchecked", "same", "verified")
+LIVE: weakref.WeakSet[Weights] = weakref.WeakSet()  # for ipc_cache.faults
 LEASES = ("held", "evicted", "ended")
 MAP_PRIVATE = 1
 
@@ -95,6 +96,10 @@ class Weights(Mapping[str, "torch.Tensor"]):
     def __len__(self) -> int:
         return len(self._by_name())
 
+    # Comparing tensors by == gives tensors: two Weights are equal when they are the same.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         state = "closed" if not self._end.alive else f"lease {self.lease}"
         return f"<Weights {self.manifest.name!r}: {len(self)} tensors, {self.nbytes} bytes, {state}>"
@@ -146,6 +151,11 @@ class Weights(Mapping[str, "torch.Tensor"]):
         return to_numpy(self, self.entry(name))
 
     # ---- the lease
+
+    @property
+    def open(self) -> bool:
+        """Not closed yet."""
+        return self._end.alive
 
     def pointer(self) -> int:
         """The C library's model, for this package; Usage after close()."""
@@ -236,6 +246,9 @@ def attach_over(
     weights = Weights(connection, made.value, private, owned)
     try:
         call("ipcc_map", made.value, MAP_PRIVATE if private else 0)
+        LIVE.add(weights)
+        if faults.enabled:
+            call("ipcc_fault_watch", made.value)
     except BaseException:
         weights.close()
         raise

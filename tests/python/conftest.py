@@ -1,0 +1,44 @@
+"""Fixtures of the light tests: the package as it is installed, without torch and numpy."""
+
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+import harness  # noqa: E402
+
+import ipc_cache  # noqa: E402
+
+
+def pytest_report_header(config):
+    from ipc_cache import _library
+
+    version = sys.version.split()[0]
+    return f"ipc_cache {ipc_cache.__version__} from {os.path.dirname(ipc_cache.__file__)}, {_library.path()}, {version}"
+
+
+@pytest.fixture
+def broker(tmp_path, monkeypatch):
+    """Started for the test, which finds it by IPC_CACHE_DIR; checked for leftovers at the end."""
+    started = harness.Broker(str(tmp_path))
+    monkeypatch.setenv("IPC_CACHE_DIR", started.directory)
+    try:
+        yield started
+        started.check_and_stop()
+    finally:
+        started.kill()
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """The path of a small checkpoint."""
+    return harness.small_checkpoint(str(tmp_path))[0]
+
+
+@pytest.fixture
+def resident(broker, checkpoint):
+    """The same, loaded under the name `model`."""
+    ipc_cache.load(checkpoint)
+    return checkpoint
