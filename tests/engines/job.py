@@ -11,6 +11,9 @@ import socket
 import traceback
 
 
+PHASES = {}
+
+
 def digest(tensor):
     """Of a tensor's bytes, whatever its type and strides."""
     import torch
@@ -49,6 +52,22 @@ def worker_tensors(worker):
     return [describe(model) for model in models_of(worker)]
 
 
+def worker_flags(worker):
+    """What loading leaves on a draft: whose embedding and head it uses."""
+    return [{name: getattr(m, name, None) for name in ("has_own_lm_head", "has_own_embed_tokens")} for m in models_of(worker)]
+
+
+def worker_overwrite(worker, name):
+    """Writes into a parameter, as an engine that updates weights in place would."""
+    dict(worker.model_runner.get_model().named_parameters())[name].data.zero_()
+    return True
+
+
+def worker_reload(worker):
+    """vLLM's own way to load again."""
+    worker.model_runner.reload_weights()
+
+
 def worker_state(worker):
     """What the plugin reported in this worker, and counted."""
     from dataclasses import asdict
@@ -58,11 +77,36 @@ def worker_state(worker):
 
     counters = {f"{s.name}{dict(s.labels) or ''}": s.value for m in REGISTRY.collect() if m.name.startswith("ipc_cache")
                 for s in m.samples if s.name.endswith("_total")}
-    return {"pid": os.getpid(), "loads": [asdict(r) for r in report.loads], "counters": counters}
+    return {"pid": os.getpid(), "phases": PHASES, "loads": [asdict(r) for r in report.loads], "counters": counters}
+
+
+def time_phases():
+    """For the benchmark: what stock vLLM spends where, in milliseconds."""
+    import time
+
+    from vllm.model_executor.model_loader import base_loader, default_loader
+
+    def timed(owner, attribute, phase):
+        function = getattr(owner, attribute)
+
+        def wrapper(*arguments, **options):
+            begin = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                PHASES[phase] = PHASES.get(phase, 0) + (time.perf_counter() - begin) * 1e3
+
+        setattr(owner, attribute, wrapper)
+
+    timed(base_loader, "initialize_model", "initialize")
+    timed(default_loader.DefaultModelLoader, "load_weights", "read")
+    timed(base_loader, "process_weights_after_loading", "post-process")
 
 
 class Engine:
     def __init__(self, spec):
+        if "ENGINES_PHASES" in os.environ:
+            time_phases()
         from vllm import LLM
 
         options = {"skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": 256, "max_num_seqs": 4, "seed": 0,
@@ -94,6 +138,15 @@ class Engine:
     def state(self):
         """For each rank: worker_state()."""
         return self.llm.collective_rpc(worker_state)
+
+    def flags(self):
+        return self.llm.collective_rpc(worker_flags)
+
+    def overwrite(self, name):
+        return self.llm.collective_rpc(worker_overwrite, args=(name,))
+
+    def reload(self):
+        self.llm.collective_rpc(worker_reload)
 
     def memory(self):
         """Bytes of this process, as the kernel counts them, and those of shared segments."""

@@ -147,3 +147,91 @@ def room(sizes, wanted, make_room):
 
     named = accounting.make_room(wanted, free, "host", Options(make_room=make_room))
     return {"named": named, "left": sorted(m.name for m in ipc_cache.models())}
+
+
+def publish_while_changing(model):
+    """An ordinary load during which somebody touches the file; the error's text."""
+    import os
+
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed import init_distributed_environment, initialize_model_parallel
+    from vllm.model_executor.model_loader import get_model_loader
+    from vllm.utils.network_utils import get_open_port
+
+    from ipc_cache.vllm import publish
+
+    load = publish.OrdinaryLoader.load_weights
+
+    def touch(self, *arguments):
+        load(self, *arguments)
+        os.utime(Path(model) / "model.safetensors")
+
+    publish.OrdinaryLoader.load_weights = touch
+    made = config(model=model, load_format="ipc_broker", model_loader_extra_config={"on_miss": "publish"})
+    with set_current_vllm_config(made):
+        init_distributed_environment(1, 0, f"tcp://127.0.0.1:{get_open_port()}", 0, "gloo")
+        initialize_model_parallel(1, 1)
+        try:
+            get_model_loader(made.load_config).load_model(vllm_config=made, model_config=made.model_config)
+        except publish.FilesChanged as error:
+            return str(error)
+    return "published"
+
+
+def resolve_all(names):
+    """What sources.resolve() says of each."""
+    from ipc_cache.vllm import sources
+
+    said = []
+    for name in names:
+        try:
+            said.append(str(sources.resolve(name)))
+        except (sources.UnsupportedModel, FileNotFoundError) as error:
+            said.append(str(error))
+    return said
+
+
+def fill(names, nbytes):
+    """Publishes a model of `nbytes` bytes under each name; the bytes that are resident then."""
+    import ipc_cache
+    import torch
+
+    for name in names:
+        ipc_cache.publish({"x": torch.zeros(nbytes, dtype=torch.uint8)}, {"model": name}, name=name)
+    return sum(m.nbytes for m in ipc_cache.models())
+
+
+def register_broken():
+    """register() where the loader cannot be imported, and again where all is well."""
+    import sys
+
+    from ipc_cache.vllm import register
+    from vllm.config.load import LoadConfig
+    from vllm.model_executor import model_loader
+
+    def attempt(call):
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - that is the question
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    table = model_loader._LOAD_FORMAT_TO_MODEL_LOADER
+    own = table.get(register.ALIAS)
+    real = register._loader_class
+
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name == "ipc_cache.vllm.loader":
+                raise RuntimeError("no such luck")
+
+    sys.modules.pop("ipc_cache.vllm.loader", None)
+    table.pop(register.FORMAT, None)
+    sys.meta_path.insert(0, Broken())
+    answers = {"raised": attempt(register.register)}
+    answers["selected"] = attempt(lambda: model_loader.get_model_loader(LoadConfig(load_format=register.FORMAT)))
+    sys.meta_path.pop(0)
+    assert register._loader_class is real
+    answers["twice"] = attempt(register.register)
+    answers["own_kept"] = own is None or table[register.ALIAS] is own
+    return answers

@@ -27,6 +27,11 @@ KINDS = {
     "qwen3-untied": dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", tie_word_embeddings=True),
     "qwen3-moe": dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=8, num_experts_per_tok=2,
                       moe_intermediate_size=64, decoder_sparse_step=1, norm_topk_prob=True, mlp_only_layers=[]),
+    # A draft head of speculative decoding for "llama": one layer, fed by the target's hidden states.
+    "eagle": dict(architectures=["LlamaForCausalLM"], model_type="llama", num_hidden_layers=1),
+    # 32 MiB: large against a header and what is read ahead with it.
+    "wide": dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=1024, intermediate_size=2048,
+                 num_attention_heads=8, num_key_value_heads=4, head_dim=128),
     # 2 GiB in bf16, for the benchmark.
     "big": dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=2048, intermediate_size=5632,
                 num_hidden_layers=20, num_attention_heads=16, num_key_value_heads=8, head_dim=128, vocab_size=32000),
@@ -54,7 +59,19 @@ def _layer(config, prefix):
         yield f"{prefix}{part}down_proj.weight", (hidden, inner)
 
 
+def _eagle(config):
+    """The draft's own names: no prefix, no first norm, a matrix that joins token and hidden state."""
+    for name, shape in _layer(config, "layers.0."):
+        if name != "layers.0.input_layernorm.weight":
+            yield name, shape
+    yield "embed_tokens.weight", (config["vocab_size"], config["hidden_size"])
+    yield "fc.weight", (config["hidden_size"], 2 * config["hidden_size"])
+
+
 def _shapes(kind, config):
+    if kind == "eagle":
+        yield from _eagle(config)
+        return
     hidden, vocab = config["hidden_size"], config["vocab_size"]
     yield "model.embed_tokens.weight", (vocab, hidden)
     for i in range(config["num_hidden_layers"]):
@@ -82,6 +99,23 @@ def make(folder, kind, dtype=torch.bfloat16, seed=0):
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=1))
+    return folder
+
+
+def adapter(folder, rank=4, seed=9):
+    """A LoRA adapter for "llama" that changes attention's queries and values."""
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    rng, tensors, hidden = np.random.default_rng(seed), {}, _COMMON["hidden_size"]
+    for i in range(_COMMON["num_hidden_layers"]):
+        for part, out in (("q_proj", 128), ("v_proj", 64)):
+            name = f"base_model.model.model.layers.{i}.self_attn.{part}."
+            tensors[name + "lora_A.weight"] = torch.from_numpy(rng.standard_normal((rank, hidden), dtype=np.float32) * 0.2)
+            tensors[name + "lora_B.weight"] = torch.from_numpy(rng.standard_normal((out, rank), dtype=np.float32) * 0.2)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = dict(peft_type="LORA", task_type="CAUSAL_LM", r=rank, lora_alpha=rank, lora_dropout=0.0, bias="none",
+                  target_modules=["q_proj", "v_proj"], base_model_name_or_path="llama")
+    (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
 
 
