@@ -29,7 +29,9 @@ def decide(loader, vllm_config) -> int:
     outside = 0
     for model_config in _models(vllm_config):
         role = key.role(vllm_config, model_config)
-        decision = loader.look(vllm_config, model_config, Report("attached", model_config.model, role, platform.rank()))
+        report = Report("attached", model_config.model, role, platform.rank())
+        decision = loader.look(vllm_config, model_config, report)
+        decision.phases = report.phases
         _decided[role, model_config.model] = decision
         if decision.weights is not None and not loader.options.private:
             outside += decision.weights.nbytes

@@ -61,6 +61,7 @@ class IpcBrokerLoader(BaseModelLoader):
     def _load(self, vllm_config, model_config, prefix: str, report: Report) -> torch.nn.Module:
         refuse.check_config(vllm_config, self.options.private)
         decision = accounting.take(report.role, model_config.model) or self.look(vllm_config, model_config, report)
+        report.phases = {**decision.phases, **report.phases}
         weights = decision.weights
         if weights is None and self.options.on_miss == "publish":
             weights = self._publish(decision, vllm_config, model_config, prefix, report)
@@ -78,7 +79,8 @@ class IpcBrokerLoader(BaseModelLoader):
 
     def look(self, vllm_config, model_config, report: Report) -> lookup.Decision:
         """Attaches, or says why not; raises what `on_miss=fail` makes of a miss."""
-        fields, source = self._identify(vllm_config, model_config)
+        with report.phase("identify"):
+            fields, source = self._identify(vllm_config, model_config)
         device = platform.device_name(platform.target_device(vllm_config))
         options = self.options
         if report.role == "draft" and options.on_miss == "fail":

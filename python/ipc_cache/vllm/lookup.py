@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import ipc_cache
 from ipc_cache import engine
@@ -40,6 +40,7 @@ class Decision:
     weights: "ipc_cache.Weights | None" = None
     miss: Exception | None = None
     stale: bool = False
+    phases: Mapping[str, float] = field(default_factory=dict)  # what finding it took, in ms, if that was before the load
 
 
 def find(fields: Mapping[str, str], source: Source, device: str, options: Options, again: bool = False) -> Decision:

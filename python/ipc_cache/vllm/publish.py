@@ -79,7 +79,16 @@ def _exported(load_config, vllm_config, model_config, prefix: str, report: Repor
                              "later; use --load-format auto")
     refuse.check_methods(model)
     with report.phase("export"):
-        return engine.export(model, since=loader.structure, exclude=_is_scratch)
+        export = engine.export(model, since=loader.structure, exclude=_is_scratch)
+        _let_go(model)
+    return export
+
+
+def _let_go(model: torch.nn.Module) -> None:
+    """The weights are the export's alone, whoever still refers to layers of the model: each is freed as it is published."""
+    with torch._C.DisableTorchFunctionSubclass():
+        for parameter in model.parameters():
+            parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
 
 
 def _is_scratch(name: str, tensor: torch.Tensor, owner: torch.nn.Module) -> bool:
