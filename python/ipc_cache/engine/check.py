@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -16,28 +16,54 @@ MAX_NAMES = 20  # in a message
 
 # Code, and what leads out of the model.
 _OPAQUE = (type, FunctionType, BuiltinFunctionType, ModuleType, str, bytes, int, float, complex, torch.dtype)
+# The most frequent of what has nothing inside, by exact type.
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size, FunctionType})
+_NOTHING: dict[str, Any] = {}
+_PARTIAL = ("func", "args", "keywords")  # functools.partial, and what is made like it
 
 
-def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+# A child: how it hangs on its parent (an attribute, or an item), under which name, and what it is.
+Child = tuple[bool, Any, Any]
+
+
+def _of_containers(value: Any) -> list[Child]:
+    if isinstance(value, Mapping):
+        return [(False, key, entry) for key, entry in list(value.items())]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [(False, i, entry) for i, entry in enumerate(list(value))]
+    return []
+
+
+def _children(value: Any) -> list[Child]:
+    found: list[Child] = []
     if isinstance(value, nn.Module):
         for kind in (value._parameters, value._buffers, value._modules):
-            yield from ((join(path, name), entry) for name, entry in kind.items())
-    if isinstance(value, torch.Tensor) or hasattr(value, "__dict__"):
-        for name, entry in list(getattr(value, "__dict__", {}).items()):
-            if name not in ("_parameters", "_buffers", "_modules"):
-                yield join(path, name), entry
-    for name in getattr(type(value), "__slots__", ()) if not isinstance(value, torch.Tensor) else ():
+            found += [(True, name, entry) for name, entry in kind.items()]
+    is_tensor = isinstance(value, torch.Tensor)
+    for name, entry in list(getattr(value, "__dict__", _NOTHING).items()):
+        if type(entry) not in _ATOMS and name not in ("_parameters", "_buffers", "_modules"):
+            found.append((True, name, entry))
+    for name in () if is_tensor else getattr(type(value), "__slots__", ()):
         if isinstance(name, str) and hasattr(value, name):
-            yield join(path, name), getattr(value, name)
-    if isinstance(value, Mapping):
-        yield from ((f"{path}[{key!r}]", entry) for key, entry in list(value.items()))
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from ((f"{path}[{i}]", entry) for i, entry in enumerate(list(value)))
+            found.append((True, name, getattr(value, name)))
+    found += _of_containers(value)
     if isinstance(value, MethodType):
-        yield f"{path}.__self__", value.__self__
-    if hasattr(value, "func") and hasattr(value, "args") and hasattr(value, "keywords"):  # functools.partial
-        yield f"{path}.args", value.args
-        yield f"{path}.keywords", value.keywords
+        found.append((True, "__self__", value.__self__))
+    elif not isinstance(value, (torch.Tensor, nn.Module)) and all(hasattr(value, name) for name in _PARTIAL):
+        found += [(True, "args", value.args), (True, "keywords", value.keywords)]
+    return found
+
+
+def _path(places: list[tuple[int, bool, Any]], at: int) -> str:
+    """The names from a root down to a place."""
+    names = []
+    while at >= 0:
+        at, attribute, name = places[at]
+        names.append((attribute, name))
+    path = ""
+    for attribute, name in reversed(names):
+        path = join(path, name) if attribute else f"{path}[{name!r}]"
+    return path
 
 
 def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[str]:
@@ -45,15 +71,23 @@ def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[
     bound methods and partial functions. extra: further roots, by name (caches outside of the module)."""
     found: list[str] = []
     seen: dict[int, Any] = {}  # keeps what it has seen alive: an id is unique only as long
-    pending: list[tuple[str, Any]] = [*reversed([("", module), *extra])]
+    # Of everything looked at: its parent's place, and how it hangs there. A path is only put together when it is needed.
+    places: list[tuple[int, bool, Any]] = []
+    pending = [(-1, True, name, value) for name, value in reversed([("", module), *extra])]
     while pending:
-        path, value = pending.pop()
-        if value is None or isinstance(value, _OPAQUE) and not isinstance(value, nn.Module) or id(value) in seen:
+        parent, attribute, name, value = pending.pop()
+        if id(value) in seen or isinstance(value, _OPAQUE) and not isinstance(value, nn.Module):
             continue
         seen[id(value)] = value
+        place = len(places)
+        places.append((parent, attribute, name))
         if isinstance(value, torch.Tensor) and value.is_meta:
-            found.append(path)
-        pending.extend(reversed(list(_children(path, value))))
+            found.append(_path(places, place))
+        pending += [
+            (place, *child)
+            for child in reversed(_children(value))
+            if type(child[2]) not in _ATOMS and id(child[2]) not in seen
+        ]
     return found
 
 

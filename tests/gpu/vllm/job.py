@@ -50,13 +50,21 @@ def serve(peer, options, trace=None):
         llm = traced(trace, lambda: LLM(**{**ENGINE, **options}))
         started = time.perf_counter() - begin
         engine = Engine(llm)
-        peer.say(result={"start_s": started, "blocks": llm.llm_engine.vllm_config.cache_config.num_gpu_blocks})
+        config = llm.llm_engine.vllm_config
+        peer.say(result={"start_s": started, "blocks": config.cache_config.num_gpu_blocks, "block_bytes": block_bytes(config)})
         for line in peer.lines:
             request = json.loads(line)
             peer.say(result=getattr(engine, request.pop("do"))(**request))
         llm.llm_engine.engine_core.shutdown()
     except BaseException as error:  # noqa: BLE001 - the program judges it
         peer.fail(error)
+
+
+def block_bytes(config):
+    """Of one block of the KV cache, in all layers: keys and values in bf16."""
+    model, parallel = config.model_config, config.parallel_config
+    heads, layers = model.get_num_kv_heads(parallel), model.get_num_layers(parallel)
+    return 2 * 2 * config.cache_config.block_size * heads * model.get_head_size() * layers
 
 
 def traced(path, function):
@@ -117,5 +125,26 @@ def publish(peer, options):
             worker.load_model()
         peer.say(result={"took_s": time.perf_counter() - begin, **worker_state(worker)})
         peer.lines.readline()
+    except BaseException as error:  # noqa: BLE001
+        peer.fail(error)
+
+
+def weight_cache_daemon(peer, options, sockets):
+    """The daemon of vLLM's own weight cache, as its program starts it for one rank."""
+    peer = Peer(peer)
+    begin = time.perf_counter()
+
+    class Ready:
+        @staticmethod
+        def put(_):
+            peer.say(result={"took_s": time.perf_counter() - begin})
+
+    try:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.model_executor.model_loader.weight_cache import daemon
+        from vllm.utils.network_utils import get_distributed_init_method, get_open_port
+
+        config = EngineArgs(**{**ENGINE, **options}).create_engine_config()
+        daemon._run_daemon(0, 0, config, get_distributed_init_method("127.0.0.1", get_open_port()), sockets, Ready)
     except BaseException as error:  # noqa: BLE001
         peer.fail(error)
