@@ -105,6 +105,11 @@ test-engines: all $(ENGINES_VENV)/ready
 	$(call say,TEST,engines)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(ENGINES_VENV)/bin/python -m pytest -q $(if $(findstring -m,$(PYTEST)),,-m 'not slow') tests/engines $(PYTEST)
 
+# vLLM's load phase and speed on a 2 GiB model, cold, warm and attached; takes 8 GB of memory and some minutes.
+.PHONY: bench-vllm
+bench-vllm: all $(ENGINES_VENV)/ready
+	$(Q)IPC_CACHE_BUILD=$(BUILD) $(ENGINES_VENV)/bin/python tests/bench/vllm.py $(BENCH)
+
 .PHONY: coverage
 coverage:
 	$(Q)$(MAKE) --no-print-directory BUILD=build/coverage COVERAGE=1 CFLAGS='-O0 -g' test

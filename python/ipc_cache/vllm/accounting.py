@@ -29,9 +29,7 @@ def decide(loader, vllm_config) -> int:
     outside = 0
     for model_config in _models(vllm_config):
         role = key.role(vllm_config, model_config)
-        report = Report("attached", model_config.model, role, platform.rank())
-        decision = loader.look(vllm_config, model_config, report)
-        decision.phases = report.phases
+        decision = loader.look(vllm_config, model_config, Report("attached", model_config.model, role, platform.rank()))
         _decided[role, model_config.model] = decision
         if decision.weights is not None and not loader.options.private:
             outside += decision.weights.nbytes

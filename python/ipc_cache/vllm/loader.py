@@ -34,11 +34,14 @@ class IpcBrokerLoader(BaseModelLoader):
         publish.OrdinaryLoader(self.load_config).download_model(model_config)
 
     def load_weights(self, model: torch.nn.Module, model_config) -> None:
-        """vLLM's way to load again in place (`reload_weights`)."""
-        if not self.options.private:
-            raise refuse.Refused("ipc_cache: weights cannot be reloaded in place while they are shared; restart the engine (it "
-                                 'attaches in no time), or start it with --model-loader-extra-config \'{"private": true}\'')
+        """Into a model that exists already."""
+        self._only_private()
         publish.OrdinaryLoader(self.load_config).load_weights(model, model_config)
+
+    def get_all_weights(self, model_config, model: torch.nn.Module):
+        """The checkpoint's tensors by name, for vLLM's `reload_weights`."""
+        self._only_private()
+        return publish.OrdinaryLoader(self.load_config).get_all_weights(model_config, model)
 
     def get_external_weight_memory(self, vllm_config) -> int:
         """Bytes on this rank's device that the broker holds and this engine will bind; see accounting."""
@@ -58,10 +61,15 @@ class IpcBrokerLoader(BaseModelLoader):
 
     # ---- how
 
+    def _only_private(self) -> None:
+        if not self.options.private:
+            raise refuse.Refused("ipc_cache: weights cannot be reloaded in place while they are shared; restart the engine, which "
+                                 'attaches, or start it with --model-loader-extra-config \'{"private": true}\'')
+
     def _load(self, vllm_config, model_config, prefix: str, report: Report) -> torch.nn.Module:
         refuse.check_config(vllm_config, self.options.private)
         decision = accounting.take(report.role, model_config.model) or self.look(vllm_config, model_config, report)
-        report.phases = {**decision.phases, **report.phases}
+        report.phases = decision.phases
         weights = decision.weights
         if weights is None and self.options.on_miss == "publish":
             weights = self._publish(decision, vllm_config, model_config, prefix, report)
@@ -86,7 +94,9 @@ class IpcBrokerLoader(BaseModelLoader):
         if report.role == "draft" and options.on_miss == "fail":
             options = dataclasses.replace(options, on_miss="load")  # a draft decides no token: one warning is enough
         with report.phase("connect"):
-            return lookup.find(fields, source, device, options)
+            decision = lookup.find(fields, source, device, options)
+        decision.phases = report.phases
+        return decision
 
     def _identify(self, vllm_config, model_config):
         def resolve() -> sources.Source:

@@ -32,7 +32,7 @@ class NoWeights(RuntimeError):
 @dataclass
 class Decision:
     """What was asked for, and the attached weights or why there are none. `stale`: the resident model was made of other
-    bytes under the same key, publishing must replace it."""
+    bytes under the same key, publishing must replace it. `phases`: what the decision took, see Report."""
 
     fields: Mapping[str, str]
     source: Source
@@ -40,7 +40,7 @@ class Decision:
     weights: "ipc_cache.Weights | None" = None
     miss: Exception | None = None
     stale: bool = False
-    phases: Mapping[str, float] = field(default_factory=dict)  # what finding it took, in ms, if that was before the load
+    phases: dict[str, float] = field(default_factory=dict)
 
 
 def find(fields: Mapping[str, str], source: Source, device: str, options: Options, again: bool = False) -> Decision:
@@ -50,9 +50,8 @@ def find(fields: Mapping[str, str], source: Source, device: str, options: Option
     try:
         decision.weights = _attach(decision, options)
     except (ipc_cache.NotFound, ipc_cache.Mismatch, ipc_cache.Unknown, ipc_cache.Busy, ipc_cache.Timeout, ipc_cache.NoBroker) as miss:
-        field = getattr(miss, "field", "") or type(miss).__name__
         if not again:
-            count("miss", field)
+            count("miss", getattr(miss, "field", "") or type(miss).__name__)
         if options.on_miss == "fail":
             raise NoWeights(f"ipc_cache: {source.identity}: {miss}{_advice(decision, miss, options)}") from miss
         decision.miss = miss
