@@ -76,7 +76,7 @@ def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[
     pending = [(-1, True, name, value) for name, value in reversed([("", module), *extra])]
     while pending:
         parent, attribute, name, value = pending.pop()
-        if id(value) in seen or isinstance(value, _OPAQUE) and not isinstance(value, nn.Module):
+        if id(value) in seen or (isinstance(value, _OPAQUE) and not isinstance(value, nn.Module)):
             continue
         seen[id(value)] = value
         place = len(places)
