@@ -29,6 +29,9 @@ SEGMENT_BYTES = 2 << 30
 # than itself at its peak.
 GPU_SEGMENTS = 16
 GPU_SEGMENT_BYTES = (256 << 20, 4 << 30)
+# What is smaller goes last there, the smallest at the very end: large tensors, whose sizes are mostly multiples of the
+# granularity, then fill it, and small ones are near to each other.
+GPU_SMALL_BYTES = (1 << 20, 4 << 10)
 MAX_SEGMENTS = 252
 
 
@@ -278,6 +281,8 @@ def publish(
     groups = _group(contents)
     if consume:  # the groups hold what is still to be copied
         contents = {n: content.without_memory() for n, content in contents.items()}
+    if place != HOST:
+        groups.sort(key=lambda group: sum(group.nbytes < small for small in GPU_SMALL_BYTES))
     sizes = _place(groups, place == HOST)
     moving = consume and place != HOST
     described = _sources(sources, hash_sources)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes as c
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -58,6 +59,7 @@ class Weights(Mapping[str, "torch.Tensor"]):
         self._tensors: dict[str, torch.Tensor] | None = None
         self._entries: dict[str, TensorEntry] | None = None
         self.private = private
+        self.map_seconds = 0.0  # what mapping took, of the time that attaching took
         self._end = weakref.finalize(self, _release, model, connection, owned)
         facts = _library.ModelFacts()
         _library.library().ipcc_model_facts(model, byref(facts))
@@ -245,7 +247,9 @@ def attach_over(
     assert made.value is not None
     weights = Weights(connection, made.value, private, owned)
     try:
+        begin = time.perf_counter()
         call("ipcc_map", made.value, MAP_PRIVATE if private else 0)
+        weights.map_seconds = time.perf_counter() - begin
         LIVE.add(weights)
         if faults.enabled:
             call("ipcc_fault_watch", made.value)

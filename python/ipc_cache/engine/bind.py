@@ -14,13 +14,15 @@ import torch
 from torch import nn
 
 from .. import errors
-from ..manifest import BUFFER, PARAMETER
+from ..manifest import BUFFER, HIDDEN, PARAMETER
 from ..weights import Weights
 from .export import STATE, VERSION
 from .structure import Tree, modules, registered
 from .values import decode
 
 Private = Callable[[str, torch.Tensor], bool]
+
+SMALL_SEGMENT = 16 << 20  # bytes that are copied whole for one of its tensors
 
 
 @dataclass
@@ -49,11 +51,33 @@ def copy_of(old: torch.Tensor) -> torch.Tensor:
     return made
 
 
+class _Copies:
+    """Writable copies of shared tensors, on their device or on the host. Every copy on a GPU costs more than its bytes:
+    tensors of a small segment there are copied with all of it in one go, and are views of that copy."""
+
+    def __init__(self) -> None:
+        self.bases: dict[tuple[int, bool], torch.UntypedStorage] = {}
+
+    def of(self, view: torch.Tensor, host: bool) -> torch.Tensor:
+        storage = view.untyped_storage()
+        if storage.nbytes() > SMALL_SEGMENT or view.device.type == "cpu":
+            return view.cpu() if host else view.clone()
+        key = (storage.data_ptr(), host)
+        if key not in self.bases:
+            whole = torch.empty(0, dtype=torch.uint8, device=view.device).set_(storage, 0, (storage.nbytes(),), (1,))
+            self.bases[key] = (whole.cpu() if host else whole.clone()).untyped_storage()
+        base = self.bases[key]
+        return torch.empty(0, dtype=view.dtype, device=base.device).set_(
+            base, view.storage_offset(), view.shape, view.stride()
+        )
+
+
 class _Binder:
     def __init__(self, module: nn.Module, weights: Weights, state: dict[str, Any], private: Private | None) -> None:
         self.owners = dict(modules(module))
         self.weights, self.state, self.private = weights, state, private
         self.host = set(state["host"])
+        self.copies = _Copies()
         self.out = Bound()
         self.objects: dict[str, torch.Tensor] = {}  # what stands under a name now
         self.done: set[int] = set()  # the ids of these objects
@@ -66,9 +90,9 @@ class _Binder:
         """The memory for a name: shared, or a copy of its own."""
         view = self.weights[name]
         if name in self.host and view.device.type != "cpu":
-            view = view.cpu()
+            view = self.copies.of(view, True)
         elif self.private is not None and self.private(name, view):
-            view = view.clone()
+            view = self.copies.of(view, False)
         else:
             self.out.shared.append(name)
             self.out.shared_bytes += view.nbytes
@@ -162,8 +186,8 @@ class _Binder:
                 where[attribute] = None
 
     def run(self, ignore: Callable[[str], bool] | None) -> Bound:
-        names = [name for name in self.weights if ignore is None or not ignore(name)]
-        flags = {name: self.weights.entry(name).flags for name in names}
+        flags = _flags(self.weights)
+        names = [name for name in flags if ignore is None or not ignore(name)]
         same = self.state["same"]
         # The first name of an object comes before its others, whatever the order of the table.
         for name in sorted(names, key=lambda n: n in same):
@@ -197,10 +221,16 @@ def _names(tree: Tree) -> set[str]:
     return set()
 
 
+def _flags(weights: Weights) -> dict[str, int]:
+    """Of all tensors, in the order of the manifest."""
+    manifest = weights.manifest
+    return {name: flag for name, flag in zip(manifest.names, manifest.flags) if not name.startswith(HIDDEN)}
+
+
 def _check(module: nn.Module, weights: Weights, state: dict[str, Any]) -> None:
     """Is this the model that the skeleton is of? Mismatch lists what it has no place for."""
     owners = dict(modules(module))
-    paths = {n.rpartition(".")[0] for n in weights if weights.entry(n).flags & (PARAMETER | BUFFER)}
+    paths = {name.rpartition(".")[0] for name, flag in _flags(weights).items() if flag & (PARAMETER | BUFFER)}
     paths |= set(state["plain"]) | set(state["scalars"])
     missing = sorted(path for path in paths if path not in owners)
     if missing:

@@ -18,6 +18,7 @@ MAX_NAMES = 20  # in a message
 _OPAQUE = (type, FunctionType, BuiltinFunctionType, ModuleType, str, bytes, int, float, complex, torch.dtype)
 # The most frequent of what has nothing inside, by exact type.
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size, FunctionType})
+_CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 _NOTHING: dict[str, Any] = {}
 _PARTIAL = ("func", "args", "keywords")  # functools.partial, and what is made like it
 
@@ -26,7 +27,7 @@ _PARTIAL = ("func", "args", "keywords")  # functools.partial, and what is made l
 Child = tuple[bool, Any, Any]
 
 
-def _of_containers(value: Any) -> list[Child]:
+def _of_container(value: Any) -> list[Child]:
     if isinstance(value, Mapping):
         return [(False, key, entry) for key, entry in list(value.items())]
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -35,6 +36,8 @@ def _of_containers(value: Any) -> list[Child]:
 
 
 def _children(value: Any) -> list[Child]:
+    if type(value) in _CONTAINERS:  # most of all there is
+        return _of_container(value)
     found: list[Child] = []
     if isinstance(value, nn.Module):
         for kind in (value._parameters, value._buffers, value._modules):
@@ -46,7 +49,7 @@ def _children(value: Any) -> list[Child]:
     for name in () if is_tensor else getattr(type(value), "__slots__", ()):
         if isinstance(name, str) and hasattr(value, name):
             found.append((True, name, getattr(value, name)))
-    found += _of_containers(value)
+    found += _of_container(value)
     if isinstance(value, MethodType):
         found.append((True, "__self__", value.__self__))
     elif not isinstance(value, (torch.Tensor, nn.Module)) and all(hasattr(value, name) for name in _PARTIAL):

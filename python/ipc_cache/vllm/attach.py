@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from ipc_cache import engine
-from ipc_cache.vllm import platform, refuse
+from ipc_cache.vllm import platform, refuse, startup
 from ipc_cache.vllm.report import Report
 
 # What is no parameter and not larger than this is copied: engines write such tensors (scales of the cache, counters).
@@ -26,7 +26,7 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
     """The model around `weights` (an ipc_cache.Weights), ready to run. Fills the report's phases and sizes."""
     target = platform.target_device(vllm_config)
     _check_device(weights, target)
-    with default_dtype(model_config.dtype):
+    with startup.collector_paused(), default_dtype(model_config.dtype):
         with report.phase("skeleton"), engine.skeleton(target):
             model = _initialize(vllm_config, model_config, prefix)
         refuse.check_methods(model)
@@ -34,8 +34,8 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
             bound = engine.bind(model, weights, private=None if weights.private else _copies(model))
         with report.phase("post-process"), platform.shareable_kernels(), _ties_settled(model_config), _final_weights():
             _post_process(model, model_config, target)
-    with report.phase("check"):
-        engine.check_no_meta(model)
+        with report.phase("check"):
+            engine.check_no_meta(model)
     report.tensors = len(weights.manifest)
     report.shared, report.private = bound.shared_bytes, bound.copied_bytes
     if weights.private:

@@ -95,6 +95,9 @@ class IpcBrokerLoader(BaseModelLoader):
             options = dataclasses.replace(options, on_miss="load")  # a draft decides no token: one warning is enough
         with report.phase("connect"):
             decision = lookup.find(fields, source, device, options)
+        if decision.weights is not None:
+            report.phases["map"] = decision.weights.map_seconds * 1e3
+            report.phases["connect"] -= report.phases["map"]
         decision.phases = report.phases
         return decision
 

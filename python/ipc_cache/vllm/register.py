@@ -33,6 +33,7 @@ def _register() -> None:
     if ours:
         from ipc_cache.vllm import baseline, startup
 
+        startup.prefetch()
         baseline.install(ours)
         startup.freeze()
 

@@ -129,6 +129,46 @@ def publish(peer, options):
         peer.fail(error)
 
 
+def restarts(peer, options, count):
+    """Engines one after the other in this process: what each start took."""
+    peer = Peer(peer)
+    try:
+        from vllm import LLM
+
+        starts = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            llm = LLM(**{**ENGINE, **options})
+            starts.append(time.perf_counter() - begin)
+            llm.llm_engine.engine_core.shutdown()
+            del llm
+        peer.say(result=starts)
+    except BaseException as error:  # noqa: BLE001
+        peer.fail(error)
+
+
+def attach(peer, directory, model, count):
+    """Attaches without an engine, in a process with a CUDA context: connecting and mapping, in ms, again and again."""
+    peer = Peer(peer)
+    try:
+        import ipc_cache
+        import torch
+
+        torch.empty(1, device="cuda")
+        rows = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            weights = ipc_cache.attach(model, dir=directory, verify="none")
+            whole = time.perf_counter() - begin
+            views = time.perf_counter()
+            next(iter(weights.values()))
+            rows.append([(whole - weights.map_seconds) * 1e3, weights.map_seconds * 1e3, (time.perf_counter() - views) * 1e3])
+            weights.close()
+        peer.say(result=rows)
+    except BaseException as error:  # noqa: BLE001
+        peer.fail(error)
+
+
 def weight_cache_daemon(peer, options, sockets):
     """The daemon of vLLM's own weight cache, as its program starts it for one rank."""
     peer = Peer(peer)
