@@ -60,9 +60,10 @@ class Broker:
     def models(self):
         return json.loads(self.command("ls", "--json").stdout)["models"]
 
-    def evict_all(self):
-        for model in self.models():
-            self.command("evict", "--force", model["key_id"], check=False)
+    def of(self, path, **fields):
+        """The resident models of a folder with these key fields."""
+        wanted = {"model": str(path), **fields}
+        return [m for m in self.models() if all(m["key"].get(name) == value for name, value in wanted.items())]
 
     def kill(self):
         self.process.kill()

@@ -36,7 +36,10 @@ def child(request):
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(0)
-    os.environ.update(request["environment"])
+    for name, value in request["environment"].items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
     inspect_here()
     module, _, name = request["function"].partition(":")
     getattr(importlib.import_module(module), name)(*request["arguments"])

@@ -19,7 +19,7 @@ def test_a_copy_with_one_norm_zeroed_is_rejected(published, changed, start):
         start(copy, extra={"verify": "hash"}, dtype="bfloat16")
 
 
-def test_a_file_changed_in_place_is_rejected(published, start, broker):
+def test_a_file_changed_in_place_is_rejected(published, start):
     path = published("llama", seed=1)
     file = path / "model.safetensors"
     size = file.stat().st_size
@@ -41,11 +41,9 @@ def test_a_file_changed_in_place_is_rejected(published, start, broker):
         assert engine.generate(prompts=models.prompts(3)) == said
     with start(path, "control", dtype="bfloat16") as engine:
         assert engine.generate(prompts=models.prompts(3)) == said
-    broker.evict_all()
 
 
-def test_the_same_files_elsewhere_attach_only_when_allowed(published, changed, start, broker):
-    broker.evict_all()
+def test_the_same_files_elsewhere_attach_only_when_allowed(published, changed, start):
     path = published("llama", seed=2)
     copy = changed(path)
     with pytest.raises(harness.EngineFailed, match="has this key but for its path .*verify.*hash"):
@@ -62,7 +60,7 @@ def test_a_named_model_serves_another_path(published, changed, start, broker):
     """`model` in the options picks the resident model; its files are compared all the same."""
     path = published("llama", seed=2)
     copy = changed(path)
-    name = next(m["name"] for m in broker.models() if m["key"]["model"] == str(path))
+    name = broker.of(path)[0]["name"]
     with pytest.raises(harness.EngineFailed, match="cannot be told by its metadata"):
         start(copy, extra={"model": name}, dtype="bfloat16")
     with start(copy, extra={"model": name, "verify": "hash"}, dtype="bfloat16") as engine:

@@ -71,7 +71,7 @@ def test_a_real_pooling_model(start, minilm):
 
 def test_an_engine_that_sizes_its_cache_itself(start, published, answers):
     """Without VLLM_CPU_KVCACHE_SPACE vLLM takes a share of the memory that it finds free."""
-    own = {"VLLM_CPU_KVCACHE_SPACE": ""}
+    own = {"VLLM_CPU_KVCACHE_SPACE": None}
     with start(published("llama"), dtype="bfloat16", gpu_memory_utilization=0.1, num_gpu_blocks_override=None, environment=own) as engine:
         assert "Auto set" in engine.text()
         assert engine.state()[0]["loads"][0]["how"] == "attached"

@@ -27,7 +27,7 @@ FIELDS = ("architecture", "attention_backend", "capability", "config", "convert"
 def resident(published, broker):
     """A resident model: its folder and its key without the device, which the client adds."""
     path = published("llama")
-    key = next(m["key"] for m in broker.models() if m["key"]["model"] == str(path))
+    key = broker.of(path)[0]["key"]
     return path, {name: value for name, value in key.items() if name != "device"}
 
 

@@ -1,14 +1,13 @@
 """Engines and brokers come and go; the weights stay, and nobody is harmed."""
 
+import ctypes
+import mmap
+import os
 import time
 
 import harness
 import models
 import pytest
-
-
-def fill(publisher):
-    return publisher("llama")
 
 
 def test_killed_in_mid_generation_and_back(start, published):
@@ -26,7 +25,7 @@ def test_killed_in_mid_generation_and_back(start, published):
 def test_two_engines_share_one_copy(start, published, broker):
     """Each counts half of the weights: the kernel divides a page's size by its users."""
     path = published("qwen3-moe")
-    bytes_ = next(m["bytes"] for m in broker.models() if m["key"]["model"] == str(path))
+    bytes_ = broker.of(path)[0]["bytes"]
     with start(path, dtype="bfloat16") as first, start(path, dtype="bfloat16") as second:
         said = [engine.generate(prompts=models.prompts(3)) for engine in (first, second)]
         assert said[0] == said[1]
@@ -39,7 +38,7 @@ def test_two_engines_share_one_copy(start, published, broker):
 
 def test_a_leased_model_is_not_evicted(start, published, broker):
     path = published("llama")
-    key_id = next(m["key_id"] for m in broker.models() if m["key"]["model"] == str(path))
+    key_id = broker.of(path, dtype="bfloat16")[0]["key_id"]
     with start(path, dtype="bfloat16") as engine:
         refused = broker.command("evict", key_id, check=False)
         assert refused.returncode != 0 and str(engine.pid) in refused.stderr
@@ -48,7 +47,7 @@ def test_a_leased_model_is_not_evicted(start, published, broker):
     assert key_id in {m["key_id"] for m in broker.models() if not m["leases"]}
 
 
-def test_the_broker_may_die(start, published, host, tmp_path, checkpoint):
+def test_the_broker_may_die(start, tmp_path, checkpoint):
     """A running engine needs no broker; a new one says that there is none."""
     own = harness.Broker(tmp_path / "broker")
     there = {"IPC_CACHE_DIR": str(tmp_path / "broker")}
@@ -104,7 +103,7 @@ def test_started_before_anything_is_resident(start, checkpoint):
 def test_started_before_the_broker(start, checkpoint, tmp_path):
     there = {"IPC_CACHE_DIR": str(tmp_path / "broker")}
     path = checkpoint("llama")
-    waiting = start(path, extra={"wait": 200, "on_miss": "publish"}, dtype="bfloat16", wait=False, environment=there)
+    waiting = start(path, extra={"wait": 20, "on_miss": "publish"}, dtype="bfloat16", wait=False, environment=there)
     time.sleep(5)
     own = harness.Broker(tmp_path / "broker")
     try:
@@ -115,26 +114,17 @@ def test_started_before_the_broker(start, checkpoint, tmp_path):
 
 
 def resident_share(path):
-    """Which part of a file is in the page cache; asked without reading it."""
-    import os
-
-    size, step = path.stat().st_size, 4096
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        there = 0
-        for at in range(0, size, step):
-            try:
-                there += os.preadv(fd, [bytearray(1)], at, os.RWF_NOWAIT) == 1
-            except BlockingIOError:
-                pass
-        return there * step / size
-    finally:
-        os.close(fd)
+    """Which part of a file is in the page cache. (Reading with RWF_NOWAIT would start to read ahead.)"""
+    size = path.stat().st_size
+    pages = -(-size // mmap.PAGESIZE)
+    found = (ctypes.c_ubyte * pages)()
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        assert ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found) == 0
+    return sum(byte & 1 for byte in found) / pages
 
 
 def forget(path):
-    import os
-
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -68,6 +68,8 @@ class IpcBrokerLoader(BaseModelLoader):
 
     def _load(self, vllm_config, model_config, prefix: str, report: Report) -> torch.nn.Module:
         refuse.check_config(vllm_config, self.options.private)
+        if self.options.trace_writes:
+            ipc_cache.faults.enable()
         decision = accounting.take(report.role, model_config.model) or self.look(vllm_config, model_config, report)
         report.phases = decision.phases
         weights = decision.weights
@@ -79,8 +81,6 @@ class IpcBrokerLoader(BaseModelLoader):
             return publish.load(self.load_config, vllm_config, model_config, prefix, report)
         report.key_id, report.sources = weights.manifest.key_id, weights.manifest.source_state
         model = attach.build(vllm_config, model_config, prefix, weights, report)
-        if self.options.trace_writes:
-            ipc_cache.faults.enable(weights)
         # The lease lasts as long as the model; the memory, as long as any tensor of it.
         weakref.finalize(model, weights.close)
         return model

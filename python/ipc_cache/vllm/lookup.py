@@ -44,11 +44,11 @@ class Decision:
 
 
 def find(fields: Mapping[str, str], source: Source, device: str, options: Options, again: bool = False) -> Decision:
-    """Attaches, or tells the miss; NoWeights with `on_miss: fail`. Whatever else goes wrong is raised as it is. again: this
-    miss was counted before."""
+    """Attaches, or tells the miss; NoWeights with `on_miss: fail`. Whatever else goes wrong is raised as it is. again: it
+    was waited for and counted before."""
     decision = Decision(fields, source, device)
     try:
-        decision.weights = _attach(decision, options)
+        decision.weights = _attach(decision, replace(options, wait=0.0) if again else options)
     except (ipc_cache.NotFound, ipc_cache.Mismatch, ipc_cache.Unknown, ipc_cache.Busy, ipc_cache.Timeout, ipc_cache.NoBroker) as miss:
         if not again:
             count("miss", getattr(miss, "field", "") or type(miss).__name__)
