@@ -27,7 +27,7 @@ ALIGNMENT = 256
 SEGMENT_BYTES = 2 << 30
 # On a GPU: few enough that mapping them costs next to nothing, small enough that a model moves in place, one segment more
 # than itself at its peak.
-GPU_SEGMENTS = 16
+GPU_SEGMENTS = 10
 GPU_SEGMENT_BYTES = (256 << 20, 4 << 30)
 # What is smaller goes last there, the smallest at the very end: large tensors, whose sizes are mostly multiples of the
 # granularity, then fill it, and small ones are near to each other.
@@ -270,7 +270,7 @@ def publish(
     replace: a resident model of the same key takes no new attach and goes with its last lease; otherwise Exists.
     wait: seconds to wait for another publisher of the same key, else Busy. visibility: "owner", "group:NAME", "all".
     consume: takes each tensor out of `tensors` once it is copied, so that memory peaks at one tensor more than the
-    model; on a GPU at one segment more, a sixteenth. Raises NoMemory, before anything is allocated unless it consumes,
+    model; on a GPU at one segment more, a tenth. Raises NoMemory, before anything is allocated unless it consumes,
     Refused, Usage.
     """
     if consume and not isinstance(tensors, MutableMapping):
