@@ -26,10 +26,10 @@ def main(argv: list[str] | None = None) -> None:
 def _config(argv: list[str]):
     from vllm.engine.arg_utils import EngineArgs
     from vllm.plugins import load_general_plugins
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    from vllm.usage.usage_lib import UsageContext
 
     load_general_plugins()
-    parser = EngineArgs.add_cli_args(FlexibleArgumentParser(prog="ipc-cache-daemon"))
+    parser = EngineArgs.add_cli_args(_parser_class()(prog="ipc-cache-daemon"))
     known = {option for action in parser._actions for option in action.option_strings}
     for option in _OPTIONAL:
         if option not in known:
@@ -38,9 +38,15 @@ def _config(argv: list[str]):
     arguments.load_format = FORMAT
     # Only weights are loaded here: no share of the device is claimed for a KV cache.
     arguments.gpu_memory_utilization = 0.01
-    from vllm.usage.usage_lib import UsageContext
-
     return EngineArgs.from_cli_args(arguments).create_engine_config(usage_context=UsageContext.ENGINE_CONTEXT)
+
+
+def _parser_class():
+    try:
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+    except ImportError:  # its place in older versions
+        from vllm.utils import FlexibleArgumentParser
+    return FlexibleArgumentParser
 
 
 if __name__ == "__main__":

@@ -73,9 +73,9 @@ def check_methods(model: torch.nn.Module) -> None:
 
 
 def _where() -> str:
-    if platform.is_cpu():
-        return "on the CPU, where it packs them"
-    return "with this version" if has_rebuild_hook() else "before vLLM 0.30"
+    if not has_rebuild_hook():
+        return "before vLLM 0.30"
+    return "on the CPU, where it packs them" if platform.is_cpu() else "with this version"
 
 
 def _rebuilds(method: object) -> bool:
