@@ -56,26 +56,35 @@ class _Copies:
     tensors of a small segment there are copied with all of it in one go, and are views of that copy."""
 
     def __init__(self) -> None:
-        self.bases: dict[tuple[int, bool], torch.UntypedStorage] = {}
+        self.segments: dict[tuple[int, bool], torch.Tensor] = {}
+        self.typed: dict[tuple[int, bool, torch.dtype], torch.Tensor] = {}
 
     def of(self, view: torch.Tensor, host: bool) -> torch.Tensor:
         storage = view.untyped_storage()
         if storage.nbytes() > SMALL_SEGMENT or view.device.type == "cpu":
             return view.cpu() if host else view.clone()
+        key = (storage.data_ptr(), host, view.dtype)
+        if key not in self.typed:
+            whole = self.segment(storage, view.device, host)
+            self.typed[key] = whole[: whole.numel() // view.itemsize * view.itemsize].view(view.dtype)
+        return self.typed[key].as_strided(view.shape, view.stride(), view.storage_offset())
+
+    def segment(self, storage: torch.UntypedStorage, device: torch.device, host: bool) -> torch.Tensor:
+        """A copy of a segment's bytes, made once."""
         key = (storage.data_ptr(), host)
-        if key not in self.bases:
-            whole = torch.empty(0, dtype=torch.uint8, device=view.device).set_(storage, 0, (storage.nbytes(),), (1,))
-            self.bases[key] = (whole.cpu() if host else whole.clone()).untyped_storage()
-        base = self.bases[key]
-        return torch.empty(0, dtype=view.dtype, device=base.device).set_(
-            base, view.storage_offset(), view.shape, view.stride()
-        )
+        if key not in self.segments:
+            whole = torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (storage.nbytes(),), (1,))
+            self.segments[key] = whole.cpu() if host else whole.clone()
+        return self.segments[key]
 
 
 class _Binder:
-    def __init__(self, module: nn.Module, weights: Weights, state: dict[str, Any], private: Private | None) -> None:
-        self.owners = dict(modules(module))
+    def __init__(
+        self, owners: dict[str, nn.Module], weights: Weights, state: dict[str, Any], private: Private | None
+    ) -> None:
+        self.owners = owners
         self.weights, self.state, self.private = weights, state, private
+        self.views = weights._views()  # of types that this torch knows
         self.host = set(state["host"])
         self.copies = _Copies()
         self.out = Bound()
@@ -88,7 +97,7 @@ class _Binder:
 
     def tensor(self, name: str) -> torch.Tensor:
         """The memory for a name: shared, or a copy of its own."""
-        view = self.weights[name]
+        view = self.views[name] if name in self.views else self.weights[name]
         if name in self.host and view.device.type != "cpu":
             view = self.copies.of(view, True)
         elif self.private is not None and self.private(name, view):
@@ -118,7 +127,9 @@ class _Binder:
         else:
             made = self.tensor(name)
             self.out.created.append(name)
-        self.place(owner, attribute, made, kind)
+        here = owner._parameters if kind == "parameter" else owner._buffers
+        if made is not old or attribute not in here or attribute in owner._non_persistent_buffers_set:
+            self.place(owner, attribute, made, kind)
         self.objects[name] = made
         self.done.add(id(made))
 
@@ -227,9 +238,8 @@ def _flags(weights: Weights) -> dict[str, int]:
     return {name: flag for name, flag in zip(manifest.names, manifest.flags) if not name.startswith(HIDDEN)}
 
 
-def _check(module: nn.Module, weights: Weights, state: dict[str, Any]) -> None:
+def _check(module: nn.Module, owners: dict[str, nn.Module], weights: Weights, state: dict[str, Any]) -> None:
     """Is this the model that the skeleton is of? Mismatch lists what it has no place for."""
-    owners = dict(modules(module))
     paths = {name.rpartition(".")[0] for name, flag in _flags(weights).items() if flag & (PARAMETER | BUFFER)}
     paths |= set(state["plain"]) | set(state["scalars"])
     missing = sorted(path for path in paths if path not in owners)
@@ -261,11 +271,12 @@ def bind(
             f"{weights.manifest.name} was exported in version {state.get('version')}, this package binds {VERSION}; "
             f"publish it again", 0, "export version", str(VERSION), str(state.get("version")),
         )  # fmt: skip
-    _check(module, weights, state)
-    out = _Binder(module, weights, state, private).run(ignore)
+    owners = dict(modules(module))
+    _check(module, owners, weights, state)
+    out = _Binder(owners, weights, state, private).run(ignore)
     out.left = [
         name
-        for path, part in modules(module)
+        for path, part in owners.items()
         for name, _, tensor, _ in registered(path, part)
         if tensor is not None and tensor.is_meta
     ]

@@ -161,10 +161,12 @@ def attach(peer, directory, model, count):
             weights = ipc_cache.attach(model, dir=directory, verify="none")
             whole = time.perf_counter() - begin
             views = time.perf_counter()
-            next(iter(weights.values()))
+            weights[weights.manifest.names[0]]
             rows.append([(whole - weights.map_seconds) * 1e3, weights.map_seconds * 1e3, (time.perf_counter() - views) * 1e3])
             weights.close()
-        peer.say(result=rows)
+        from ipc_cache import tensors
+
+        peer.say(result=[rows, tensors._fast() is not None])
     except BaseException as error:  # noqa: BLE001
         peer.fail(error)
 
