@@ -24,8 +24,9 @@ def test_an_older_snapshot_without_all_of_it():
     assert measured.free_memory == 55
 
 
-@pytest.mark.parametrize("load_format, asked", (("ipc_broker", True), ("auto", False)))
-def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, asked):
+@pytest.mark.parametrize("load_format, wait, free", (("ipc_broker", 0, 55), ("ipc_broker", 5, 27), ("auto", 0, 30)))
+def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, wait, free):
+    """After waiting the device is measured again: 2 are free then, and 25 are what was waited for."""
     import vllm.config
     import vllm.model_executor.model_loader
 
@@ -33,21 +34,52 @@ def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, aske
     seen = []
     monkeypatch.setattr(vllm.config, "get_current_vllm_config", lambda: config)
     monkeypatch.setattr(vllm.model_executor.model_loader, "get_model_loader", lambda load: SimpleNamespace(
-        get_external_weight_memory=lambda given: seen.append(given) or 25))
+        get_external_weight_memory=lambda given: seen.append(given) or 25, options=SimpleNamespace(wait=wait, make_room=False)))
     request = baseline._corrected(lambda measured, cache, *more: (measured.free_memory, cache, more), ("ipc_broker",))
-    assert request(snapshot(), "cache", 1) == (55 if asked else 30, "cache", (1,))
-    assert seen == ([config] if asked else [])
+    measured = snapshot()
+    measured.measure = lambda: setattr(measured, "free_memory", 2)
+    assert request(measured, "cache", 1) == (free, "cache", (1,))
+    assert seen == ([config] if load_format == "ipc_broker" else [])
 
 
 @pytest.mark.parametrize("value, frozen", ((None, True), ("1", True), ("0", False)))
 def test_freezing_is_a_switch(monkeypatch, value, frozen):
     if value is None:
-        monkeypatch.delenv(startup.VARIABLE, raising=False)
+        monkeypatch.delenv(startup.FREEZE, raising=False)
     else:
-        monkeypatch.setenv(startup.VARIABLE, value)
+        monkeypatch.setenv(startup.FREEZE, value)
     gc.unfreeze()
     try:
         startup.freeze()
         assert (gc.get_freeze_count() > 0) == frozen
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.parametrize("value, enabled", (("1", False), ("0", True)))
+def test_no_collection_while_a_model_is_built(monkeypatch, value, enabled):
+    monkeypatch.setenv(startup.FREEZE, value)
+    gc.enable()
+    with pytest.raises(KeyError), startup.collector_paused():
+        assert gc.isenabled() == enabled
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_a_child_has_what_was_prefetched(monkeypatch):
+    import os
+
+    import vllm.platforms
+
+    pytest.importorskip("triton")
+    from triton.runtime import cache
+
+    monkeypatch.setattr(vllm.platforms, "current_platform", SimpleNamespace(is_cuda_alike=lambda: True))
+    monkeypatch.setenv(startup.PREFETCH, "0")
+    assert startup.prefetch() is None
+    monkeypatch.setenv(startup.PREFETCH, "1")
+    thread = startup.prefetch()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if cache.triton_key.cache_info().currsize == 1 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 and not thread.is_alive()

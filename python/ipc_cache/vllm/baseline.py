@@ -33,7 +33,10 @@ def install(formats: tuple[str, ...]) -> None:
 def _corrected(original, formats: tuple[str, ...]):
     @functools.wraps(original)
     def request_memory(init_snapshot, cache_config, *more, **options):
-        correct(init_snapshot, _outside(formats))
+        outside, changed = _outside(formats)
+        if changed:
+            init_snapshot.measure()
+        correct(init_snapshot, outside)
         return original(init_snapshot, cache_config, *more, **options)
 
     setattr(request_memory, _MARK, True)
@@ -47,11 +50,14 @@ def correct(snapshot, outside: int) -> None:
             setattr(snapshot, name, getattr(snapshot, name) + sign * outside)
 
 
-def _outside(formats: tuple[str, ...]) -> int:
+def _outside(formats: tuple[str, ...]) -> tuple[int, bool]:
+    """What our loader says; and whether the device may have changed while it was asked: it may have waited for a publisher,
+    or evicted models, and what was measured before holds no more."""
     from vllm.config import get_current_vllm_config
     from vllm.model_executor.model_loader import get_model_loader
 
     config = get_current_vllm_config()
     if config.load_config.load_format not in formats:
-        return 0
-    return get_model_loader(config.load_config).get_external_weight_memory(config)
+        return 0, False
+    loader = get_model_loader(config.load_config)
+    return loader.get_external_weight_memory(config), loader.options.wait > 0 or loader.options.make_room
