@@ -39,7 +39,8 @@ def big_strict(t, folder, memory, _size):
 
 def big_mapped(t, folder, _, size):
     """Without an engine: what connecting, mapping and making views cost, the first time and again."""
-    with t.host.fork("big-mapped", "attach", {}, directory=t.broker.directory, model=t.broker.models()[0]["key_id"], count=6) as job:
+    resident = t.broker.models()[0]["key_id"]
+    with t.host.fork("big-mapped", "attach", {}, directory=t.broker.directory, model=resident, count=6) as job:
         rows_ms, fast = job.result()
     first, rest = rows_ms[0], [statistics.median(column) for column in zip(*rows_ms[1:])]
     t.bar("big: attached by a process with a CUDA context and no engine", None, "connect, map, views in ms: "
@@ -54,7 +55,7 @@ def big_restarts(t, folder, memory, _):
         starts = job.result()
         lines = [line.rsplit("(", 1)[1].rstrip(")") for line in job.text().splitlines() if "ipc_cache: attached" in line]
     t.card.settled()
-    big_phases([{n: float(ms) for n, ms in (part.split(" ") for part in line.split(", "))} for line in lines[1:]],
+    big_phases(t, [{n: float(ms) for n, ms in (part.split(" ") for part in line.split(", "))} for line in lines[1:]],
                ", further engines of one process")
     later = statistics.median(starts[1:])
     t.bar("big: engine start, attached, eager, in a process that has started one before", later <= 2.2,
@@ -85,9 +86,10 @@ def big_attached(t, folder, memory, _):
             engine.kill()
         t.card.settled()
     t.figures["big_attached"] = {"start_s": starts, "loads": loads, "model_loading_s": took, "init_s": init, "first_token_s": first}
-    big_phases([load["phases"] for load in loads], "")
+    big_phases(t, [load["phases"] for load in loads], "")
     t.bar("big: engine start, attached, eager", statistics.median(starts) <= 2.2, start_line(starts), "2.2 s")
-    t.bar("big: vLLM's own lines, attached", None, f"Model loading took {took} s; init engine {init} s; first token after {first[0]:.3f} s")
+    t.bar("big: vLLM's own lines, attached", None, f"Model loading took {took} s; init engine {init} s; first token after "
+          f"{first[0]:.3f} s")
 
 
 def big_switches(t, folder, memory, _):
@@ -121,8 +123,8 @@ def big_ordinary(t, folder, memory, _):
             init.append(engine.said(r"init engine .* took ([0-9.]+)"))
             engine.kill()
         t.card.settled()
-    t.bar("big: ordinary vLLM, page cache warm", None, f"engine start {start_line(starts)}; loading weights {weights} s, model loading "
-        f"{took} s, init engine {init} s")
+    t.bar("big: ordinary vLLM, page cache warm", None, f"engine start {start_line(starts)}; loading weights {weights} s, model "
+          f"loading {took} s, init engine {init} s")
 
 
 def big_two(t, folder, memory, size):
@@ -165,8 +167,8 @@ def big_accounted(t, folder, memory, _size):
     t.bar("big: KV-cache blocks of an engine that publishes, and of one that waited", None if t.options.cpu else close,
         f"{first} and {second['blocks']}, an ordinary load {expected}", "within 2, or 8 MiB")
     if "big_tokens" in t.figures:
-        t.bar("big: tokens of the one that waited", generated == t.figures["big_tokens"], "equal" if generated == t.figures["big_tokens"]
-            else "different", "equal")
+        same = generated == t.figures["big_tokens"]
+        t.bar("big: tokens of the one that waited", same, "equal" if same else "different", "equal")
 
 
 def big_engine_killed(t, folder, memory, _):
