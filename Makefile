@@ -98,8 +98,8 @@ lint: shellcheck
 	$(Q)clang-format --dry-run -Werror $(sort $(shell git ls-files '*.c' '*.h'))
 	$(Q)mandoc -T lint -W warning tools/man/*.[1-8]
 shellcheck:
-	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tests/python/pythons tools/completions/ipc-cache.bash \
-		tools/completions/ipc-cache-lat.bash bpf/ipc-cache-trace
+	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tests/python/pythons tests/engines/install \
+		tools/completions/ipc-cache.bash tools/completions/ipc-cache-lat.bash bpf/ipc-cache-trace examples/sweep.sh examples/ha.sh
 
 include bpf/bpf.mk
 include tools/install.mk

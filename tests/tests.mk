@@ -2,6 +2,7 @@
 #
 #   make test-unit       Criterion, one binary over all parts
 #   make test-system     pytest: real processes, real second users, a real kernel (root); builds the rest that it needs
+#   make test-engines  real vLLM on the CPU through the plugin, in an environment of its own (6 GB); VLLM=0.30.0 another version
 #   make test-fuzz       libFuzzer over parser and validator for FUZZ_SECONDS (clang)
 #   make coverage        line coverage by unit and system tests (gcovr), the validator's first
 
@@ -103,6 +104,23 @@ $(BUILD)/tests/bpf/emit: tests/bpf/emit.c bpf/probes.h
 test-bpf: all $(VENV)/ready $(BUILD)/tests/bpf/emit $(FAKE)
 	$(call say,TEST,bpf)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q -rs tests/bpf $(PYTEST)
+
+# The pinned vLLM, or another one beside it. PYTEST selects, as in PYTEST='-k strict' or PYTEST='-m slow'.
+ENGINES_VENV := .venv-engines$(if $(VLLM),-$(VLLM))
+$(ENGINES_VENV)/ready: tests/engines/install tests/engines/requirements.txt tests/engines/overrides.txt
+	$(call say,VENV,$(ENGINES_VENV))
+	$(Q)rm -rf $(ENGINES_VENV)
+	$(Q)tests/engines/install $(ENGINES_VENV) $(VLLM)
+	$(Q)touch $@
+.PHONY: test-engines
+test-engines: all $(ENGINES_VENV)/ready
+	$(call say,TEST,engines)
+	$(Q)IPC_CACHE_BUILD=$(BUILD) $(ENGINES_VENV)/bin/python -m pytest -q $(if $(findstring -m,$(PYTEST)),,-m 'not slow') tests/engines $(PYTEST)
+
+# vLLM's load phase and speed on a 2 GiB model, cold, warm and attached; takes 8 GB of memory and some minutes.
+.PHONY: bench-vllm
+bench-vllm: all $(ENGINES_VENV)/ready
+	$(Q)IPC_CACHE_BUILD=$(BUILD) $(ENGINES_VENV)/bin/python tests/bench/vllm.py $(BENCH)
 
 .PHONY: coverage
 coverage:

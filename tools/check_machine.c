@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -148,6 +149,28 @@ static void check_reading(struct findings *f)
 		     NULL);
 }
 
+/* vLLM loads only the plugins that this variable lists, if it is set. Silent where vLLM is not the matter. */
+static void check_vllm_plugins(struct findings *f)
+{
+	static const char plugin[] = "ipc_cache";
+	const char *list = getenv("VLLM_PLUGINS"), *at = list;
+	size_t length = strlen(plugin);
+	bool listed = false;
+	if (list == NULL)
+		return;
+	for (; !listed && at != NULL; at = strchr(at, ',')) {
+		at += *at == ',';
+		listed = strncmp(at, plugin, length) == 0 && (at[length] == ',' || at[length] == '\0');
+	}
+	if (listed)
+		findings_add(f, FINDING_OK, "VLLM_PLUGINS", format_text("lists %s", plugin), NULL);
+	else
+		findings_add(f, FINDING_WARN, "VLLM_PLUGINS",
+			     format_text("is set and does not list %s: vLLM will not know the load format ipc_broker",
+					 plugin),
+			     format_text("unset it, or add %s to it", plugin));
+}
+
 void check_machine(struct findings *f)
 {
 	check_memfd(f);
@@ -157,4 +180,5 @@ void check_machine(struct findings *f)
 	check_fds(f);
 	check_memlock(f);
 	check_reading(f);
+	check_vllm_plugins(f);
 }

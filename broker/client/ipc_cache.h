@@ -294,6 +294,8 @@ struct ipcc_publish_options {
 	 * process, shared by legacy IPC handles, and the model lives as long as this process keeps it: see ipcc_publish_keep().
 	 * IPCC_REFUSED on the host. */
 	bool keep;
+	/* The caller makes the segments one by one with ipcc_publish_create(), as it frees what it fills them from. */
+	bool create_later;
 };
 
 struct ipcc_publish;
@@ -304,7 +306,11 @@ struct ipcc_publish;
  * IPCC_EXISTS, IPCC_BUSY (names the other publisher), IPCC_NO_MEMORY (before anything is allocated), IPCC_REFUSED. */
 int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publish_options *options,
 		       struct ipcc_publish **publish, struct ipcc_error *err);
-/* On a GPU that address is the GPU's. */
+/* Creates a segment of a publication that was begun with `create_later`; all must be there at the commit. A model moves
+ * on one GPU in this way without being there twice. IPCC_NO_MEMORY: the device has no room for this segment;
+ * IPCC_USAGE: there is no such segment, or it exists. From one thread. */
+int ipcc_publish_create(struct ipcc_publish *publish, uint32_t segment, struct ipcc_error *err);
+/* On a GPU that address is the GPU's. NULL: not created yet. */
 void *ipcc_publish_address(const struct ipcc_publish *publish, uint32_t segment);
 /* Fills all segments from an attached model of as many that are no larger, and takes over their hashes where the sizes are
  * equal: from GPU to GPU directly where

@@ -107,29 +107,44 @@ static int describe(struct ipcc_publish *publish, const struct ipcc_publish_opti
 	return rc;
 }
 
+static int create_segment(struct ipcc_publish *publish, uint32_t i, struct ipcc_error *err)
+{
+	char name[64];
+	struct device_segment *memory = &publish->segments[i].memory;
+	snprintf(name, sizeof(name), "ipc-cache-segment-%u", i);
+	int rc = publish->device->create(publish->device_name, name, memory->bytes, memory, err);
+	/* What lies between tensors is zero, whatever this memory held before. */
+	if (rc == IPCC_OK && publish->device->clear != NULL && !publish->overwritten)
+		rc = publish->device->clear(memory, err);
+	return rc == IPCC_OK ? IPCC_OK : fail_within(err, "segment %u", i);
+}
+
 /* The device stays open until the publication is freed: its context is set up once. */
-static int create_segments(struct ipcc_publish *publish, uint64_t total, bool overwritten, struct ipcc_error *err)
+static int create_segments(struct ipcc_publish *publish, uint64_t total, bool create_later, struct ipcc_error *err)
 {
 	const struct device *device = publish->device;
 	int rc = total == 0 ? IPCC_OK : device->open(publish->device_name, err);
 	publish->opened = rc == IPCC_OK && total > 0;
 	publish_lap_end(publish, IPCC_PHASE_OPEN);
+	if (create_later)
+		return rc;
 	/* Only now: what is resident already, or on its way, needs no more memory. */
 	if (publish->opened)
 		rc = device->memory_check(publish->device_name, total, err);
-	for (uint32_t i = 0; rc == IPCC_OK && i < publish->segment_count; i++) {
-		char name[64];
-		struct device_segment *memory = &publish->segments[i].memory;
-		snprintf(name, sizeof(name), "ipc-cache-segment-%u", i);
-		rc = device->create(publish->device_name, name, memory->bytes, memory, err);
-		/* What lies between tensors is zero, whatever this memory held before. */
-		if (rc == IPCC_OK && device->clear != NULL && !overwritten)
-			rc = device->clear(memory, err);
-		if (rc != IPCC_OK)
-			return fail_within(err, "segment %u", i);
-	}
+	for (uint32_t i = 0; rc == IPCC_OK && i < publish->segment_count; i++)
+		rc = create_segment(publish, i, err);
 	publish_lap_end(publish, IPCC_PHASE_CREATE);
 	return rc;
+}
+
+EXPORT int ipcc_publish_create(struct ipcc_publish *publish, uint32_t segment, struct ipcc_error *err)
+{
+	if (segment >= publish->segment_count || publish->segments[segment].memory.address != NULL)
+		return fail(err, IPCC_USAGE, "segment %u of %u does not exist, or is created already", segment,
+			    publish->segment_count);
+	uint64_t bytes = publish->segments[segment].memory.bytes;
+	int rc = publish->device->memory_check(publish->device_name, bytes, err);
+	return rc != IPCC_OK ? fail_within(err, "segment %u", segment) : create_segment(publish, segment, err);
 }
 
 static struct ipcc_publish *publish_new(struct ipcc_client *client, const struct device *device, const char *name,
@@ -177,8 +192,10 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 	if (rc == IPCC_OK)
 		rc = begin(made, options, &key, err);
 	bool claimed = rc == IPCC_OK;
-	if (rc == IPCC_OK)
-		rc = create_segments(made, total, options->overwritten, err);
+	if (rc == IPCC_OK) {
+		made->overwritten = options->overwritten;
+		rc = create_segments(made, total, options->create_later, err);
+	}
 	key_fini(&key);
 	if (rc != IPCC_OK) {
 		if (made != NULL && !claimed)
@@ -295,6 +312,8 @@ static int finish_segment(struct ipcc_publish *publish, uint32_t i, struct ipcc_
 	struct publish_segment *s = &publish->segments[i];
 	uint64_t count = hash_block_count(s->memory.bytes);
 	struct segment_read read = {publish, i};
+	if (s->memory.address == NULL)
+		return fail(err, IPCC_USAGE, "segment %u was not created yet", i);
 	if (s->blocks == NULL) {
 		s->blocks = malloc(count * sizeof(*s->blocks));
 		if (s->blocks == NULL)

@@ -20,7 +20,8 @@ struct ipcc_publish {
 	struct builder *builder;
 	uint32_t segment_count;
 	struct publish_segment *segments;
-	bool keep; /* this process holds the memory */
+	bool keep;	  /* this process holds the memory */
+	bool overwritten; /* segments are not cleared */
 	bool committed;
 	uint64_t lap_ns; /* when the phase that runs began */
 	uint64_t phase_ns[IPCC_PHASES];

@@ -216,3 +216,10 @@ def content_of(name: str, tensor: Any) -> Content:
         raise errors.Usage(
             f"{name} is a {type(tensor).__name__}; give torch tensors, numpy arrays, or what gives its memory as a buffer"
         ) from None
+
+
+def give_back() -> None:
+    """Lets the driver have what torch keeps of freed GPU memory, for those who allocate without torch."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -25,6 +25,7 @@ _NAMES = ("fields", "segments", "tensors", "index", "sources", "blocks", "attrib
 _FIELD = struct.Struct("<4I")
 _SEGMENT = struct.Struct("<2IQ4I16s128x")
 _TENSOR = struct.Struct("<4I16QIIQQII")
+_FLAGS_AT = 148
 _SOURCE = struct.Struct("<2I6QII16s")
 _ATTRIBUTE = struct.Struct("<4IQQ")
 
@@ -145,6 +146,11 @@ class Manifest:
             if len(block) == len(begins):
                 return block
         return [self._text(begin, length) for begin, length in zip(begins, lengths)]
+
+    @property
+    def flags(self) -> list[int]:
+        """The tensors' flags in the order of `names`, without making an entry for each."""
+        return self.column(_FLAGS_AT).tolist()
 
     @functools.cached_property
     def tensors(self) -> list[TensorEntry]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes as c
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 VERIFY = {"stat": 0, "hash": 1, "none": 2}
 SOURCE_STATES = ("unchecked", "same", "verified")
 LIVE: weakref.WeakSet[Weights] = weakref.WeakSet()  # for ipc_cache.faults
-LEASES = ("held", "evicted", "ended")
+LEASES = ("held", "evicted", "ended", "lost")
 MAP_PRIVATE = 1
 
 
@@ -58,6 +59,7 @@ class Weights(Mapping[str, "torch.Tensor"]):
         self._tensors: dict[str, torch.Tensor] | None = None
         self._entries: dict[str, TensorEntry] | None = None
         self.private = private
+        self.map_seconds = 0.0  # what mapping took, of the time that attaching took
         self._end = weakref.finalize(self, _release, model, connection, owned)
         facts = _library.ModelFacts()
         _library.library().ipcc_model_facts(model, byref(facts))
@@ -65,6 +67,15 @@ class Weights(Mapping[str, "torch.Tensor"]):
             c.string_at(facts.manifest, facts.manifest_bytes), _library.text(facts.name),
             _library.text(facts.key_id), SOURCE_STATES[facts.source_state],
         )  # fmt: skip
+        self._kept_by = facts.publisher_pid if facts.kept else 0
+
+    def _check_kept(self) -> None:
+        """Tensors stay valid after the lease; the memory of a keeper does not."""
+        if self._kept_by != 0:
+            raise errors.Refused(
+                f"{self.manifest.name} is in memory that process {self._kept_by} keeps and frees when it ends, tensors or no "
+                f"tensors: Python does not attach to it; C programs do, see ipcc_map()"
+            )
 
     # ---- the mapping
 
@@ -245,7 +256,10 @@ def attach_over(
     assert made.value is not None
     weights = Weights(connection, made.value, private, owned)
     try:
+        weights._check_kept()
+        begin = time.perf_counter()
         call("ipcc_map", made.value, MAP_PRIVATE if private else 0)
+        weights.map_seconds = time.perf_counter() - begin
         LIVE.add(weights)
         if faults.enabled:
             call("ipcc_fault_watch", made.value)

@@ -137,6 +137,14 @@ def test_every_document_parses_and_has_its_fields(broker, cli, resident):
                                                               "key_id": key_id, "holders": []}
 
 
+@pytest.mark.parametrize(("listed", "level"), [("other", "WARN"), ("other,ipc_cache", "OK"), ("my_ipc_cache", "WARN"), (None, None)])
+def test_doctor_looks_at_vllms_plugin_list(cli, monkeypatch, listed, level):
+    if listed is not None:
+        monkeypatch.setenv("VLLM_PLUGINS", listed)
+    found = [f["level"] for f in cli("doctor", "--json").json["findings"] if f["name"] == "VLLM_PLUGINS"]
+    assert found == ([level] if level else [])
+
+
 def test_dump_says_what_the_manifest_says(broker, client, cli, resident):
     dumped = cli("dump", "small", "--json", "--tensors", expect=0).json
     with client.attach("small") as attached:

@@ -14,13 +14,15 @@ import torch
 from torch import nn
 
 from .. import errors
-from ..manifest import BUFFER, PARAMETER
+from ..manifest import BUFFER, HIDDEN, PARAMETER
 from ..weights import Weights
 from .export import STATE, VERSION
 from .structure import Tree, modules, registered
 from .values import decode
 
 Private = Callable[[str, torch.Tensor], bool]
+
+SMALL_SEGMENT = 16 << 20  # bytes that are copied whole for one of its tensors
 
 
 @dataclass
@@ -49,11 +51,42 @@ def copy_of(old: torch.Tensor) -> torch.Tensor:
     return made
 
 
+class _Copies:
+    """Writable copies of shared tensors, on their device or on the host. Every copy on a GPU costs more than its bytes:
+    tensors of a small segment there are copied with all of it in one go, and are views of that copy."""
+
+    def __init__(self) -> None:
+        self.segments: dict[tuple[int, bool], torch.Tensor] = {}
+        self.typed: dict[tuple[int, bool, torch.dtype], torch.Tensor] = {}
+
+    def of(self, view: torch.Tensor, host: bool) -> torch.Tensor:
+        storage = view.untyped_storage()
+        if storage.nbytes() > SMALL_SEGMENT or view.device.type == "cpu":
+            return view.cpu() if host else view.clone()
+        key = (storage.data_ptr(), host, view.dtype)
+        if key not in self.typed:
+            whole = self.segment(storage, view.device, host)
+            self.typed[key] = whole[: whole.numel() // view.itemsize * view.itemsize].view(view.dtype)
+        return self.typed[key].as_strided(view.shape, view.stride(), view.storage_offset())
+
+    def segment(self, storage: torch.UntypedStorage, device: torch.device, host: bool) -> torch.Tensor:
+        """A copy of a segment's bytes, made once."""
+        key = (storage.data_ptr(), host)
+        if key not in self.segments:
+            whole = torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (storage.nbytes(),), (1,))
+            self.segments[key] = whole.cpu() if host else whole.clone()
+        return self.segments[key]
+
+
 class _Binder:
-    def __init__(self, module: nn.Module, weights: Weights, state: dict[str, Any], private: Private | None) -> None:
-        self.owners = dict(modules(module))
+    def __init__(
+        self, owners: dict[str, nn.Module], weights: Weights, state: dict[str, Any], private: Private | None
+    ) -> None:
+        self.owners = owners
         self.weights, self.state, self.private = weights, state, private
+        self.views = weights._views()  # of types that this torch knows
         self.host = set(state["host"])
+        self.copies = _Copies()
         self.out = Bound()
         self.objects: dict[str, torch.Tensor] = {}  # what stands under a name now
         self.done: set[int] = set()  # the ids of these objects
@@ -64,11 +97,11 @@ class _Binder:
 
     def tensor(self, name: str) -> torch.Tensor:
         """The memory for a name: shared, or a copy of its own."""
-        view = self.weights[name]
+        view = self.views[name] if name in self.views else self.weights[name]
         if name in self.host and view.device.type != "cpu":
-            view = view.cpu()
+            view = self.copies.of(view, True)
         elif self.private is not None and self.private(name, view):
-            view = view.clone()
+            view = self.copies.of(view, False)
         else:
             self.out.shared.append(name)
             self.out.shared_bytes += view.nbytes
@@ -94,7 +127,9 @@ class _Binder:
         else:
             made = self.tensor(name)
             self.out.created.append(name)
-        self.place(owner, attribute, made, kind)
+        here = owner._parameters if kind == "parameter" else owner._buffers
+        if made is not old or attribute not in here or attribute in owner._non_persistent_buffers_set:
+            self.place(owner, attribute, made, kind)
         self.objects[name] = made
         self.done.add(id(made))
 
@@ -162,8 +197,8 @@ class _Binder:
                 where[attribute] = None
 
     def run(self, ignore: Callable[[str], bool] | None) -> Bound:
-        names = [name for name in self.weights if ignore is None or not ignore(name)]
-        flags = {name: self.weights.entry(name).flags for name in names}
+        flags = _flags(self.weights)
+        names = [name for name in flags if ignore is None or not ignore(name)]
         same = self.state["same"]
         # The first name of an object comes before its others, whatever the order of the table.
         for name in sorted(names, key=lambda n: n in same):
@@ -197,10 +232,15 @@ def _names(tree: Tree) -> set[str]:
     return set()
 
 
-def _check(module: nn.Module, weights: Weights, state: dict[str, Any]) -> None:
+def _flags(weights: Weights) -> dict[str, int]:
+    """Of all tensors, in the order of the manifest."""
+    manifest = weights.manifest
+    return {name: flag for name, flag in zip(manifest.names, manifest.flags) if not name.startswith(HIDDEN)}
+
+
+def _check(module: nn.Module, owners: dict[str, nn.Module], weights: Weights, state: dict[str, Any]) -> None:
     """Is this the model that the skeleton is of? Mismatch lists what it has no place for."""
-    owners = dict(modules(module))
-    paths = {n.rpartition(".")[0] for n in weights if weights.entry(n).flags & (PARAMETER | BUFFER)}
+    paths = {name.rpartition(".")[0] for name, flag in _flags(weights).items() if flag & (PARAMETER | BUFFER)}
     paths |= set(state["plain"]) | set(state["scalars"])
     missing = sorted(path for path in paths if path not in owners)
     if missing:
@@ -231,11 +271,12 @@ def bind(
             f"{weights.manifest.name} was exported in version {state.get('version')}, this package binds {VERSION}; "
             f"publish it again", 0, "export version", str(VERSION), str(state.get("version")),
         )  # fmt: skip
-    _check(module, weights, state)
-    out = _Binder(module, weights, state, private).run(ignore)
+    owners = dict(modules(module))
+    _check(module, owners, weights, state)
+    out = _Binder(owners, weights, state, private).run(ignore)
     out.left = [
         name
-        for path, part in modules(module)
+        for path, part in owners.items()
         for name, _, tensor, _ in registered(path, part)
         if tensor is not None and tensor.is_meta
     ]

@@ -33,7 +33,8 @@ Scalars = Callable[[str, str, Any], bool]
 @dataclass
 class Export:
     """tensors by name, kinds ("parameter", "buffer", "plain") by name, and the state that goes with them; excluded: names
-    that the caller's predicate left out."""
+    that the caller's predicate left out. The tensors are bare ones over the module's memory: they do not keep the module
+    alive (a parameter's loader does), so that each can be freed once it is published."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
@@ -116,6 +117,12 @@ def _tensor_flags(tensor: torch.Tensor) -> dict[str, Any]:
     return found
 
 
+def _bare(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, without class and attributes."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.detach()
+
+
 def _main_device(tensors: dict[str, torch.Tensor]) -> torch.device:
     """Where most bytes are."""
     sizes: dict[torch.device, int] = {}
@@ -159,6 +166,7 @@ def export(
         "plain": exporter.plain,
         "scalars": exporter.scalars,
     }
+    out.tensors = {name: _bare(tensor) for name, tensor in out.tensors.items()}
     return out
 
 

@@ -1,0 +1,81 @@
+"""What vLLM's worker is told about memory that the broker holds, before it measures the device.
+
+From 0.30 the worker asks for it once, takes its snapshot and then loads. So the decision, attach or not, is made in that
+call: it waits, takes the lease, and what it answered is what the load binds. Writable copies are this process's own memory
+and count nothing; so does a model that will be loaded, or published and attached, after the snapshot. The CPU worker does
+not ask.
+"""
+
+import logging
+from collections.abc import Callable
+
+import ipc_cache
+import torch
+
+from ipc_cache.vllm import key, platform, refuse
+from ipc_cache.vllm.options import Options
+from ipc_cache.vllm.report import Report
+
+logger = logging.getLogger("vllm.ipc_cache")
+
+# Decisions of the memory query, until the load takes them: by role and model.
+_decided: dict[tuple[str, str], object] = {}
+
+
+def decide(loader, vllm_config) -> int:
+    """Decides for the target and, if it comes through this loader, the draft; bytes that both hold outside of us."""
+    refuse.check_config(vllm_config, loader.options.private)
+    _decided.clear()
+    outside = 0
+    for model_config in _models(vllm_config):
+        role = key.role(vllm_config, model_config)
+        decision = loader.look(vllm_config, model_config, Report("attached", model_config.model, role, platform.rank()))
+        _decided[role, model_config.model] = decision
+        if decision.weights is not None and not loader.options.private:
+            outside += decision.weights.nbytes
+    target = platform.target_device(vllm_config)
+    if target.type != "cpu":
+        free, total = torch.cuda.mem_get_info(target)
+        needed = int(total * vllm_config.cache_config.gpu_memory_utilization) - outside
+        make_room(needed, lambda: torch.cuda.mem_get_info(target)[0], platform.device_name(target), loader.options)
+    return outside
+
+
+def _models(vllm_config) -> list:
+    speculative = vllm_config.speculative_config
+    draft = getattr(speculative, "draft_model_config", None)
+    own_loader = getattr(speculative, "draft_load_config", None)
+    shared = draft is not None and (own_loader is None or own_loader.load_format == vllm_config.load_config.load_format)
+    return [vllm_config.model_config, draft] if shared else [vllm_config.model_config]
+
+
+def take(role: str, model: str):
+    """The decision of the memory query, once; None if there was no query."""
+    return _decided.pop((role, model), None)
+
+
+def make_room(needed: int, free: Callable[[], int], device: str, options: Options) -> list[str]:
+    """Evicts unleased models of `device`, oldest first, until `free()` reaches `needed` bytes; with `make_room` off it only
+    says which ones are in the way. Returns their names."""
+    if free() >= needed:
+        return []
+    name = ipc_cache.client.device_name(device)
+    idle = sorted((m for m in ipc_cache.models(dir=options.dir) if m.state == "ready" and not m.leases
+                   and m.key.get("device") == name), key=lambda m: m.created_ns)
+    if not options.make_room:
+        names = [f"{m.name or m.key_id[:12]} ({m.nbytes} bytes)" for m in idle]
+        if names:
+            logger.warning("ipc_cache: %s has %d bytes free and vLLM wants %d; models that nobody uses: %s. Evict them with "
+                           "`ipc-cache evict`, or set make_room", device, free(), needed, ", ".join(names))
+        return names
+    evicted = []
+    for model in idle:
+        if free() >= needed:
+            break
+        try:
+            ipc_cache.evict(model.key_id, key={"device": name}, dir=options.dir)
+        except (ipc_cache.Busy, ipc_cache.NotFound):  # somebody attached or evicted it meanwhile
+            continue
+        evicted.append(model.name or model.key_id[:12])
+        logger.info("ipc_cache: evicted %s to make room on %s", evicted[-1], device)
+    return evicted

@@ -1,0 +1,63 @@
+"""Memory accounting for versions of vLLM that do not ask a loader what is held elsewhere (before 0.32).
+
+Their worker measures the device once before it loads, checks that its share of it is free, and later takes everything that
+has gone since from that share. Weights that the broker holds are gone already when it measures, and would be taken for
+somebody else's. So that one measurement is corrected, and nothing else: what this engine will bind counts as free in it.
+"""
+
+import functools
+import sys
+
+from ipc_cache.vllm import platform
+
+_MARK = "__ipc_cache__"
+
+
+def install(formats: tuple[str, ...]) -> None:
+    """Makes workers with one of these load formats ask our loader, where vLLM does not do it itself. Idempotent."""
+    from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+
+    if hasattr(BaseModelLoader, "get_external_weight_memory") or platform.is_cpu():
+        return
+    from vllm.v1.worker import utils
+
+    original = getattr(utils, "request_memory", None)
+    if original is None or hasattr(original, _MARK):
+        return
+    corrected = _corrected(original, formats)
+    for module in (utils, sys.modules.get("vllm.v1.worker.gpu_worker")):  # which has taken it by its name, if it is there
+        if module is not None:
+            module.request_memory = corrected
+
+
+def _corrected(original, formats: tuple[str, ...]):
+    @functools.wraps(original)
+    def request_memory(init_snapshot, cache_config, *more, **options):
+        outside, changed = _outside(formats)
+        if changed:
+            init_snapshot.measure()
+        correct(init_snapshot, outside)
+        return original(init_snapshot, cache_config, *more, **options)
+
+    setattr(request_memory, _MARK, True)
+    return request_memory
+
+
+def correct(snapshot, outside: int) -> None:
+    """Counts `outside` bytes as free in a MemorySnapshot."""
+    for name, sign in (("free_memory", 1), ("cuda_memory", -1), ("non_torch_memory", -1)):
+        if hasattr(snapshot, name):
+            setattr(snapshot, name, getattr(snapshot, name) + sign * outside)
+
+
+def _outside(formats: tuple[str, ...]) -> tuple[int, bool]:
+    """What our loader says; and whether the device may have changed while it was asked: it may have waited for a publisher,
+    or evicted models, and what was measured before holds no more."""
+    from vllm.config import get_current_vllm_config
+    from vllm.model_executor.model_loader import get_model_loader
+
+    config = get_current_vllm_config()
+    if config.load_config.load_format not in formats:
+        return 0, False
+    loader = get_model_loader(config.load_config)
+    return loader.get_external_weight_memory(config), loader.options.wait > 0 or loader.options.make_room

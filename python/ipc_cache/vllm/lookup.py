@@ -1,0 +1,156 @@
+"""Finding the resident model with this rank's key.
+
+Nothing but an exact key attaches. What may differ, and only when the user allows it, is the path: with `verify: hash` a model
+that was published from another folder is taken if every file has the same content, and with `model: NAME` the named one is.
+"""
+
+import fcntl
+import logging
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import ipc_cache
+from ipc_cache import engine
+from ipc_cache.vllm.options import Options
+from ipc_cache.vllm.report import count
+from ipc_cache.vllm.sources import Source
+
+logger = logging.getLogger("vllm.ipc_cache")
+
+_RETRY_SECONDS = 0.2
+
+
+class NoWeights(RuntimeError):
+    """No resident model may be attached; the message says which field differs, or what is resident."""
+
+
+@dataclass
+class Decision:
+    """What was asked for, and the attached weights or why there are none. `stale`: the resident model was made of other
+    bytes under the same key, publishing must replace it. `phases`: what the decision took, see Report."""
+
+    fields: Mapping[str, str]
+    source: Source
+    device: str
+    weights: "ipc_cache.Weights | None" = None
+    miss: Exception | None = None
+    stale: bool = False
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+def find(fields: Mapping[str, str], source: Source, device: str, options: Options, again: bool = False) -> Decision:
+    """Attaches, or tells the miss; NoWeights with `on_miss: fail`. Whatever else goes wrong is raised as it is. again: it
+    was waited for and counted before."""
+    decision = Decision(fields, source, device)
+    try:
+        decision.weights = _attach(decision, replace(options, wait=0.0) if again else options)
+    except (ipc_cache.NotFound, ipc_cache.Mismatch, ipc_cache.Unknown, ipc_cache.Busy, ipc_cache.Timeout, ipc_cache.NoBroker) as miss:
+        if not again:
+            count("miss", getattr(miss, "field", "") or type(miss).__name__)
+        if options.on_miss == "fail":
+            raise NoWeights(f"ipc_cache: {source.identity}: {miss}{_advice(decision, miss, options)}") from miss
+        decision.miss = miss
+        # A field that is not of the key names a source file.
+        decision.stale = isinstance(miss, ipc_cache.Mismatch) and miss.field not in fields and miss.field != "device"
+    return decision
+
+
+def _advice(decision: Decision, miss: Exception, options: Options) -> str:
+    if isinstance(miss, ipc_cache.NoBroker):
+        return ". Start one with: python3 -m ipc_cache.daemon --model " + str(decision.source.folder)
+    if options.verify == "stat" and not isinstance(miss, ipc_cache.Unknown):
+        for other in _same_but_path(decision, options):
+            return (f". {other.name} ({other.key_id[:12]}) has this key but for its path {other.key['model']}; with "
+                    '{"verify": "hash"} in --model-loader-extra-config it is taken if every file has the same content')
+    return '. To load ordinarily instead, or to publish: {"on_miss": "load"} or {"on_miss": "publish"} in --model-loader-extra-config'
+
+
+def _attach(decision: Decision, options: Options):
+    deadline = time.monotonic() + options.wait
+    while True:
+        try:
+            return _attach_once(decision, options, max(0.0, deadline - time.monotonic()))
+        except ipc_cache.NoBroker:
+            if time.monotonic() + _RETRY_SECONDS > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+
+
+def _attach_once(decision: Decision, options: Options, wait: float):
+    common = dict(device=decision.device, wait=wait, sources=decision.source.folder, private=options.private, dir=options.dir)
+    if options.model is not None:
+        return _attach_named(decision, options, common)
+    try:
+        return ipc_cache.attach(key=decision.fields, exact=True, verify=_verify(options), **common)
+    except (ipc_cache.NotFound, ipc_cache.Mismatch, ipc_cache.Timeout) as miss:
+        if options.verify != "hash":
+            raise
+        return _attach_elsewhere(decision, options, {**common, "wait": 0}, miss)
+
+
+def _verify(options: Options) -> str:
+    """Who would publish reads the files anyway: then the content may decide where metadata cannot."""
+    return "hash" if options.on_miss == "publish" and options.verify == "stat" else options.verify
+
+
+def _attach_named(decision: Decision, options: Options, common: dict):
+    """The model that the user names, whatever its path: all other fields must be ours."""
+    wanted = {name: value for name, value in decision.fields.items() if name != "model"}
+    weights = ipc_cache.attach(options.model, key=wanted, verify=_verify(options), **common)
+    for name, value in weights.manifest.key.items():
+        if name not in ("model", "device") and name not in wanted:
+            weights.close()
+            raise ipc_cache.Mismatch(f"{options.model} differs; {name}: expected (none), got {value}", field=name,
+                                     expected="(none)", got=value)
+    return weights
+
+
+def _attach_elsewhere(decision: Decision, options: Options, common: dict, miss: Exception):
+    """The same key from another folder, with the same content."""
+    for other in _same_but_path(decision, options):
+        try:
+            return ipc_cache.attach(other.key_id, verify="hash", **common)
+        except (ipc_cache.Mismatch, ipc_cache.NotFound, ipc_cache.Unknown) as different:
+            miss = different
+    raise miss
+
+
+def _same_but_path(decision: Decision, options: Options) -> list:
+    wanted = {**decision.fields, "device": ipc_cache.client.device_name(decision.device)}
+    try:
+        models = ipc_cache.models(dir=options.dir)
+    except ipc_cache.Error:
+        return []
+    return [m for m in models if m.state == "ready" and m.key.keys() == wanted.keys()
+            and [name for name in wanted if m.key[name] != wanted[name]] == ["model"]]
+
+
+def attach_own(decision: Decision, options: Options):
+    """Right after publishing: the sources were compared then."""
+    return ipc_cache.attach(key=decision.fields, exact=True, device=decision.device, sources=decision.source.folder,
+                            verify="hash", private=options.private, dir=options.dir)
+
+
+@contextmanager
+def only_one(fields: Mapping[str, str]) -> Iterator[None]:
+    """One process of this user at a time loads for a key; the others wait and find it published."""
+    path = os.path.join(tempfile.gettempdir(), f"ipc_cache_publish_{os.getuid()}_{engine.digest(dict(fields))[:32]}.lock")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
+            raise NoWeights(f"ipc_cache: {path} belongs to somebody else; remove it, or set TMPDIR")
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def replacing(options: Options, stale: bool) -> Options:
+    """The options for publishing: over a model of the same key whose files have changed since."""
+    return replace(options, replace=True) if stale else options

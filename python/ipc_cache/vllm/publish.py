@@ -1,0 +1,110 @@
+"""An ordinary load by vLLM's own loader, and its export into the broker.
+
+The model is loaded and post-processed as always, its tensors are moved into segments one by one, each freed as it goes, and
+the model itself is thrown away: the engine that published attaches like every later one. What is published was read from
+files that did not change meanwhile; their content hashes go with it.
+"""
+
+import copy
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from ipc_cache import engine
+from ipc_cache.vllm import platform, refuse, sources
+from ipc_cache.vllm.options import Options
+from ipc_cache.vllm.report import Report
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+# Scratch memory and locks that kernels write: made anew by post-processing, never shared.
+_SCRATCH = frozenset({"workspace", "locks", "kv_cache"})
+
+
+class FilesChanged(RuntimeError):
+    """A file of the checkpoint changed while it was loaded."""
+
+
+class OrdinaryLoader(DefaultModelLoader):
+    """vLLM's default loader, which remembers what the model looked like before its weights were loaded."""
+
+    def __init__(self, load_config) -> None:
+        ordinary = copy.copy(load_config)
+        ordinary.load_format = "auto"
+        ordinary.model_loader_extra_config = {}
+        super().__init__(ordinary)
+        self.structure = None
+
+    def load_weights(self, model: torch.nn.Module, model_config) -> None:
+        self.structure = engine.snapshot(model)
+        super().load_weights(model, model_config)
+
+
+def load(load_config, vllm_config, model_config, prefix: str, report: Report) -> torch.nn.Module:
+    """The model as vLLM would load it without us, with its usual kernels."""
+    with report.phase("load"):
+        return _load(OrdinaryLoader(load_config), vllm_config, model_config, prefix)
+
+
+def _load(loader: OrdinaryLoader, vllm_config, model_config, prefix: str) -> torch.nn.Module:
+    return loader.load_model(vllm_config=vllm_config, model_config=model_config, **({"prefix": prefix} if prefix else {}))
+
+
+def publish(load_config, vllm_config, model_config, prefix: str, key, source: sources.Source, options: Options,
+            report: Report) -> None:
+    """Loads, exports, and forgets the model. Raises Refused or FilesChanged before anything is published, Exists if
+    somebody else was first."""
+    files = sources.weight_files(source.folder)
+    before = sources.stamp(files)
+    with _registrations_undone(vllm_config):
+        export = _exported(load_config, vllm_config, model_config, prefix, report)
+    gc.collect()
+    with report.phase("publish"):
+        if sources.stamp(files) != before:
+            raise FilesChanged(f"ipc_cache: files in {source.folder} changed while they were loaded; nothing was published")
+        published = engine.publish_export(
+            export, key, name=options.name or source.identity, device=platform.device_name(platform.target_device(vllm_config)),
+            sources=files, replace=options.replace, dir=options.dir, consume=True, timeout=600)
+    report.how = "published"
+    report.shared = published.nbytes
+
+
+def _exported(load_config, vllm_config, model_config, prefix: str, report: Report):
+    """The tensors of a post-processed model; nothing else of it is left when this returns and garbage was collected."""
+    loader = OrdinaryLoader(load_config)
+    with report.phase("load"), platform.shareable_kernels():
+        model = _load(loader, vllm_config, model_config, prefix)
+    if getattr(model, "secondary_weights", ()):
+        raise refuse.Refused("ipc_cache: this model reads weights from further repositories, whose files cannot be compared "
+                             "later; use --load-format auto")
+    refuse.check_methods(model)
+    with report.phase("export"):
+        export = engine.export(model, since=loader.structure, exclude=_is_scratch)
+        _let_go(model)
+    return export
+
+
+def _let_go(model: torch.nn.Module) -> None:
+    """The weights are the export's alone, whoever still refers to layers of the model: each is freed as it is published."""
+    with torch._C.DisableTorchFunctionSubclass():
+        for parameter in model.parameters():
+            parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+
+
+def _is_scratch(name: str, tensor: torch.Tensor, owner: torch.nn.Module) -> bool:
+    return name.rpartition(".")[2].partition("[")[0] in _SCRATCH
+
+
+@contextmanager
+def _registrations_undone(vllm_config) -> Iterator[None]:
+    """Attention and MoE layers enter themselves in the configuration when they are built, and refuse to do so twice."""
+    config = vllm_config.compilation_config
+    layers, experts = config.static_forward_context, getattr(config, "static_all_moe_layers", [])
+    known, count = set(layers), len(experts)
+    try:
+        yield
+    finally:
+        for name in set(layers) - known:
+            del layers[name]
+        del experts[count:]
+

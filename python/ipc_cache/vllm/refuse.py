@@ -1,0 +1,88 @@
+"""What the plugin refuses, by name and before anything is mapped.
+
+Shared weights are read-only by page protection: an engine that writes into its weights after the load would die on the
+first write. Everything known to do so is refused at start, with the way out. So is a quantisation method that cannot be
+rebuilt around weights which are in their final form already.
+"""
+
+import torch
+
+from ipc_cache.vllm import platform
+
+# Before vLLM 0.30 nothing tells a method that its weights are final; these do not touch them.
+_UNTOUCHED = frozenset({"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"})
+# On the CPU the others pack weights into opaque objects.
+_CPU = _UNTOUCHED | {"UnquantizedFusedMoEMethod"}
+
+
+class Refused(RuntimeError):
+    """Shared weights are not possible with this configuration; the message names the setting and the way out."""
+
+
+def check_config(vllm_config, private: bool) -> None:
+    """Raises Refused for a setting with which vLLM writes into weights that are shared."""
+    if private:
+        return
+    for setting, is_set, reason in _writers(vllm_config):
+        if is_set:
+            raise Refused(f"ipc_cache: {setting} {reason}, and shared weights are read-only; start without it, or take a "
+                          'writable copy with --model-loader-extra-config \'{"private": true}\'')
+
+
+def _writers(config):
+    parallel, model = config.parallel_config, config.model_config
+    yield "--enable-eplb", getattr(parallel, "enable_eplb", False), "moves experts between ranks while serving"
+    yield "--enable-elastic-ep", getattr(parallel, "enable_elastic_ep", False), "moves experts between ranks while serving"
+    yield ("--weight-transfer-config", getattr(config, "weight_transfer_config", None) is not None,
+           "writes new weights into the running engine")
+    yield "--enable-sleep-mode", getattr(model, "enable_sleep_mode", False), "frees and rewrites the weights"
+    yield "--cpu-offload-gb and --offload-backend", _offloads(config), "moves weights between devices"
+    yield "online quantisation", _quantizes_online(config), "quantises the weights while loading them"
+
+
+def _offloads(config) -> bool:
+    offload = getattr(config, "offload_config", None)
+    if offload is not None:
+        return offload.uva.cpu_offload_gb > 0 or offload.prefetch.offload_group_size > 0
+    return getattr(config.cache_config, "cpu_offload_gb", 0) > 0
+
+
+def _quantizes_online(config) -> bool:
+    """A quantisation was asked for that the checkpoint does not have."""
+    quantization = config.quant_config
+    online = getattr(quantization, "online_quantization_config", None)
+    return (quantization is not None and getattr(config.model_config.hf_config, "quantization_config", None) is None
+            and getattr(config.model_config.hf_config, "compression_config", None) is None
+            or online is not None)
+
+
+def has_rebuild_hook() -> bool:
+    """Can this vLLM post-process weights that are final already (from 0.30)?"""
+    from vllm.model_executor import utils
+
+    return hasattr(utils, "weights_already_processed")
+
+
+def check_methods(model: torch.nn.Module) -> None:
+    """Raises Refused for a layer whose quantisation method cannot be rebuilt around final weights."""
+    for name, module in model.named_modules():
+        method = getattr(module, "quant_method", None)
+        if method is not None and not _rebuilds(method):
+            raise Refused(f"ipc_cache: layer {name or '<root>'}: {type(method).__name__} cannot be rebuilt around shared weights "
+                          f"{_where()}; use --load-format auto for this model")
+
+
+def _where() -> str:
+    if not has_rebuild_hook():
+        return "before vLLM 0.30"
+    return "on the CPU, where it packs them" if platform.is_cpu() else "with this version"
+
+
+def _rebuilds(method: object) -> bool:
+    # LoRA and the modular kernels wrap the method of the base layer under the same attribute: what they wrap decides.
+    name = type(method).__name__
+    if platform.is_cpu():
+        return name in _CPU if has_rebuild_hook() else name in _UNTOUCHED
+    if not has_rebuild_hook():
+        return name in _UNTOUCHED
+    return bool(getattr(method, "supports_pre_processed_weights", False))

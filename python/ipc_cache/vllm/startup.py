@@ -1,0 +1,66 @@
+"""What costs an engine's start time beside the weights, and can be had without touching vLLM. Each has a switch.
+
+IPC_CACHE_GC_FREEZE=0: vLLM collects garbage several times while it starts, over everything that its imports have made: of a
+start of seven seconds, four. What exists when our loader is registered, or made, lives as long as the process, so it is
+taken out of those rounds; and a model is built without a round in between.
+
+IPC_CACHE_PREFETCH=0: in every process Triton hashes its own files, half a gigabyte, before its first kernel. A thread does so
+while vLLM reads its configuration; an engine core that is forked has the answer then.
+"""
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+FREEZE = "IPC_CACHE_GC_FREEZE"
+PREFETCH = "IPC_CACHE_PREFETCH"
+
+
+def _on(variable: str) -> bool:
+    return os.environ.get(variable, "1") != "0"
+
+
+def freeze() -> None:
+    """Objects that exist now are not looked at by the garbage collector any more; costs nothing itself. In a process that
+    forks, their pages stay shared with the child."""
+    if _on(FREEZE):
+        gc.freeze()
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No garbage collection while many objects are made that all stay."""
+    pause = _on(FREEZE) and gc.isenabled()
+    if pause:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pause:
+            gc.enable()
+
+
+def prefetch() -> threading.Thread | None:
+    """Starts the thread, where there is a GPU and a Triton that works like this. It has ended before the process forks:
+    a child would inherit what it holds."""
+    from vllm.platforms import current_platform
+
+    if not _on(PREFETCH) or not current_platform.is_cuda_alike():
+        return None
+    try:
+        from triton.runtime.cache import triton_key
+    except ImportError:
+        return None
+    thread = threading.Thread(target=_quietly, args=(triton_key,), name="ipc-cache-prefetch", daemon=True)
+    thread.start()
+    os.register_at_fork(before=thread.join)
+    return thread
+
+
+def _quietly(function) -> None:
+    try:
+        function()
+    except Exception:  # noqa: BLE001 - Triton will meet it again, and say so where it matters
+        pass

@@ -1,0 +1,85 @@
+"""Pieces of the plugin that only a GPU's worker uses, without one: the corrected measurement, the collector's switch."""
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+from ipc_cache.vllm import baseline, startup
+
+
+def snapshot():
+    return SimpleNamespace(total_memory=100, free_memory=30, cuda_memory=70, non_torch_memory=60, torch_memory=10)
+
+
+def test_what_is_bound_counts_as_free_and_nothing_else_changes():
+    measured = snapshot()
+    baseline.correct(measured, 25)
+    assert vars(measured) == {"total_memory": 100, "free_memory": 55, "cuda_memory": 45, "non_torch_memory": 35, "torch_memory": 10}
+
+
+def test_an_older_snapshot_without_all_of_it():
+    measured = SimpleNamespace(free_memory=30)
+    baseline.correct(measured, 25)
+    assert measured.free_memory == 55
+
+
+@pytest.mark.parametrize("load_format, wait, free", (("ipc_broker", 0, 55), ("ipc_broker", 5, 27), ("auto", 0, 30)))
+def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, wait, free):
+    """After waiting the device is measured again: 2 are free then, and 25 are what was waited for."""
+    import vllm.config
+    import vllm.model_executor.model_loader
+
+    config = SimpleNamespace(load_config=SimpleNamespace(load_format=load_format))
+    seen = []
+    monkeypatch.setattr(vllm.config, "get_current_vllm_config", lambda: config)
+    monkeypatch.setattr(vllm.model_executor.model_loader, "get_model_loader", lambda load: SimpleNamespace(
+        get_external_weight_memory=lambda given: seen.append(given) or 25, options=SimpleNamespace(wait=wait, make_room=False)))
+    request = baseline._corrected(lambda measured, cache, *more: (measured.free_memory, cache, more), ("ipc_broker",))
+    measured = snapshot()
+    measured.measure = lambda: setattr(measured, "free_memory", 2)
+    assert request(measured, "cache", 1) == (free, "cache", (1,))
+    assert seen == ([config] if load_format == "ipc_broker" else [])
+
+
+@pytest.mark.parametrize("value, frozen", ((None, True), ("1", True), ("0", False)))
+def test_freezing_is_a_switch(monkeypatch, value, frozen):
+    if value is None:
+        monkeypatch.delenv(startup.FREEZE, raising=False)
+    else:
+        monkeypatch.setenv(startup.FREEZE, value)
+    gc.unfreeze()
+    try:
+        startup.freeze()
+        assert (gc.get_freeze_count() > 0) == frozen
+    finally:
+        gc.unfreeze()
+
+
+@pytest.mark.parametrize("value, enabled", (("1", False), ("0", True)))
+def test_no_collection_while_a_model_is_built(monkeypatch, value, enabled):
+    monkeypatch.setenv(startup.FREEZE, value)
+    gc.enable()
+    with pytest.raises(KeyError), startup.collector_paused():
+        assert gc.isenabled() == enabled
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_a_child_has_what_was_prefetched(monkeypatch):
+    import os
+
+    import vllm.platforms
+
+    pytest.importorskip("triton")
+    from triton.runtime import cache
+
+    monkeypatch.setattr(vllm.platforms, "current_platform", SimpleNamespace(is_cuda_alike=lambda: True))
+    monkeypatch.setenv(startup.PREFETCH, "0")
+    assert startup.prefetch() is None
+    monkeypatch.setenv(startup.PREFETCH, "1")
+    thread = startup.prefetch()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if cache.triton_key.cache_info().currsize == 1 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 and not thread.is_alive()

@@ -1,0 +1,55 @@
+"""Small models: the strict comparison, what must not be mistaken for each other, CUDA graphs."""
+
+import models
+from engines import Failed
+from trial import PROMPTS, SHARE, phases
+
+
+def small(t):
+    for kind in t.options.kinds.split(","):
+        t.attempt(kind, one_small, kind)
+
+
+def one_small(t, kind):
+    folder = models.make(t.options.models / kind, kind)
+    said = t.published(f"{kind}-publish", folder, **SHARE)
+    t.bar(f"{kind}: published, publisher killed", [m["leases"] for m in t.broker.models() if m["key"]["model"] == str(folder)] == [0],
+        f"{said['took_s']:.2f} s; {phases(said['loads'][0])}", "resident, no lease")
+    t.figures[kind] = t.strict(kind, kind, folder, **SHARE)[2]
+
+
+def controls(t):
+    for kind, change in (("dense", models.zero_a_norm), ("moe", models.swap_experts)):
+        if kind in t.options.kinds.split(","):
+            t.attempt(f"control {change.__name__}", control, kind, change)
+
+
+def control(t, kind, change):
+    name = change.__name__.replace("_", " ")
+    folder = models.altered(models.make(t.options.models / kind, kind), t.options.models / f"{kind}-{change.__name__}", change)
+    with t.ordinary(f"{kind}-{change.__name__}", folder, **SHARE) as engine:
+        engine.result()
+        said = engine.call("generate", prompts=PROMPTS)
+    t.card.settled()
+    if kind in t.figures:
+        changed = sum(a[0] != b[0] for a, b in zip(said, t.figures[kind]))
+        t.bar(f"{kind}, {name}: other tokens", changed > 0, f"{changed} of {len(PROMPTS)} prompts", "some")
+    resident = next(m for m in t.broker.models() if m["key"]["model"] == str(t.options.models / kind))
+    job = t.host.fork(f"{kind}-{change.__name__}-attach", "publish", {"VLLM_PLUGINS": "ipc_cache"},
+                    options={"model": str(folder), **t.broker_options(model=resident["key_id"], verify="hash")})
+    with job:
+        try:
+            job.result()
+            said = "attached"
+        except Failed as error:
+            said = str(error)
+    t.bar(f"{kind}, {name}: attaching by name is rejected by content", "model.safetensors" in said and "Mismatch" in said,
+        said.splitlines()[0][:300], "rejected")
+
+
+def graphs(t):
+    folder = models.make(t.options.models / "dense", "dense")
+    if not any(m["key"]["model"] == str(folder) for m in t.broker.models()):
+        t.published("dense-publish", folder, **SHARE)
+    found = t.strict("dense, CUDA graphs", "graphs", folder, environment={"VLLM_PLUGINS": "ipc_cache"}, enforce_eager=False, **SHARE)
+    t.bar("dense, CUDA graphs: compiled", None, f"ordinary: {found[0]['compiled']}; attached: {found[1]['compiled']}")
