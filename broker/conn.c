@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -49,6 +50,7 @@ void conn_accept(struct server *server, int fd)
 			      .deadline_ms = UINT64_MAX};
 	TAILQ_INSERT_TAIL(&server->conns, conn, link);
 	int rc = peer_read(fd, server->overflow_is_real, &conn->peer, &err);
+	conn->peer.connection = conn->number;
 	if (rc == IPCC_OK)
 		rc = policy_connect(&server->policy, conn_asker(conn), &err);
 	if (rc == IPCC_OK)
@@ -76,7 +78,7 @@ static uint64_t wanted_deadline(const struct conn *conn)
 		return now_ms() + config->write_ms;
 	if (conn->parked.bytes != NULL)
 		return conn->parked.deadline_ms;
-	if (conn->draft != NULL || conn->claim != NULL || conn->lease != NULL)
+	if (conn->draft != NULL || conn->claim != NULL || conn->kept != NULL || conn->lease != NULL)
 		return UINT64_MAX;
 	return conn->greeted ? now_ms() + config->idle_ms : conn->deadline_ms;
 }
@@ -108,9 +110,9 @@ static int send_with_fds(struct conn *conn, const uint8_t *bytes, size_t length)
 	const struct model *model = conn->lease;
 	int fds[PROTOCOL_MAX_FDS];
 	fds[0] = model->manifest_fd;
-	for (uint32_t i = 0; i < model->segment_count; i++)
+	for (uint32_t i = 0; i < model->fd_count; i++)
 		fds[i + 1] = model->segments[i].fd;
-	return wire_send(conn->fd, bytes, length, fds, model->segment_count + 1);
+	return wire_send(conn->fd, bytes, length, fds, model->fd_count + 1);
 }
 
 /* 0 when the socket took it, -EAGAIN when it is full, another error when the connection is over. */
@@ -122,7 +124,7 @@ static int send_now(struct conn *conn, const uint8_t *bytes, size_t length, bool
 	if (rc == 0) {
 		if (conn->unread_fds == 0)
 			TAILQ_INSERT_TAIL(&conn->server->unread, conn, unread_link);
-		conn->unread_fds += conn->lease->segment_count + 1;
+		conn->unread_fds += conn->lease->fd_count + 1;
 	}
 	return rc;
 }
@@ -230,6 +232,12 @@ static void receive(struct conn *conn)
 	} else {
 		conn_close(conn);
 	}
+}
+
+bool conn_is_over(const struct conn *conn)
+{
+	struct pollfd socket = {.fd = conn->fd, .events = POLLRDHUP};
+	return conn->dead || poll(&socket, 1, 0) != 0;
 }
 
 void conn_event(struct conn *conn, uint32_t events)
@@ -365,6 +373,8 @@ void conn_close(struct conn *conn)
 	if (conn->claim != NULL)
 		lifecycle_remove(server, conn->claim);
 	conn_drop_lease(conn);
+	if (conn->kept != NULL)
+		lifecycle_lose(server, conn->kept);
 	conn_unpark(conn);
 	free(conn->outgoing);
 	conn->outgoing = NULL;

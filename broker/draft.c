@@ -141,12 +141,13 @@ static int compare_claim(const struct manifest *m, const struct model *claim, st
 		if (strcmp(segment.device, segment_device(&claim->key)) != 0)
 			return fail(err, IPCC_INVALID, "segments[%u].device: the draft says %s, the key %s", i,
 				    segment.device, segment_device(&claim->key));
-		if (segment.bytes != claim->segments[i].bytes || segment.handle_kind != HANDLE_FD)
+		if (segment.bytes != claim->segments[i].bytes ||
+		    segment.handle_kind != (claim->kept ? HANDLE_LEGACY : HANDLE_FD))
 			return fail(err, IPCC_INVALID,
-				    "segments[%u]: the draft says %llu bytes, handle kind %u; %llu bytes were handed "
-				    "over as an fd",
-				    i, (unsigned long long)segment.bytes, segment.handle_kind,
-				    (unsigned long long)claim->segments[i].bytes);
+				    "segments[%u]: the draft says %llu bytes, handle kind %u; %llu bytes were %s", i,
+				    (unsigned long long)segment.bytes, segment.handle_kind,
+				    (unsigned long long)claim->segments[i].bytes,
+				    claim->kept ? "promised as a legacy handle" : "handed over as an fd");
 	}
 	return IPCC_OK;
 }

@@ -292,6 +292,7 @@ void server_fini(struct server *server)
 		lifecycle_remove(server, model);
 	reaper_stop();
 	journal_free(server->journal);
+	lost_fini(&server->registry.lost);
 	accounts_fini(&server->accounts);
 	fd_close(&server->signal_fd);
 	fd_close(&server->epoll_fd);

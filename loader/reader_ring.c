@@ -34,7 +34,7 @@ static bool register_buffers(struct reader *reader, struct ring *ring)
 	if (buffers == NULL)
 		return false;
 	for (unsigned i = 0; i < reader->slot_count; i++)
-		buffers[i] = (struct iovec){reader_buffer(reader, i), reader->buffer_bytes};
+		buffers[i] = (struct iovec){reader_buffer(reader, i), reader->pool->buffer_bytes};
 	int r = io_uring_register_buffers(&ring->uring, buffers, reader->slot_count);
 	free(buffers);
 	return r == 0;

@@ -27,14 +27,17 @@ $(BUILD)/tests/bench-%: $(BUILD)/obj/tests/bench/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ $(parts_libs)
-$(BUILD)/tests/gpu/conformance: $(call objects,tests/gpu/conformance.c tests/gpu/raw.c)
+$(BUILD)/tests/gpu/conformance: $(call objects,tests/gpu/conformance.c tests/gpu/conformance_legacy.c tests/gpu/raw.c)
 $(BUILD)/tests/gpu/actor: $(call objects,tests/gpu/actor.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
 	$(device_src) $(manifest_src))
-gpu_programs := $(BUILD)/tests/gpu/conformance $(BUILD)/tests/gpu/actor
+$(BUILD)/tests/gpu/pair: $(call objects,tests/gpu/pair.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
+	$(device_src) $(manifest_src))
+gpu_programs := $(BUILD)/tests/gpu/conformance $(BUILD)/tests/gpu/actor $(BUILD)/tests/gpu/pair
 $(gpu_programs):
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_LDFLAGS) -o $@ $(filter %.o,$^) $(parts_libs) -ldl
+gpu_programs += $(BUILD)/tests/bench-loader
 .PHONY: gpu-programs
 gpu-programs: all $(gpu_programs) $(FAKE)
 .PRECIOUS: $(BUILD)/obj/%.o
@@ -47,7 +50,7 @@ $(BUILD)/tests/fault.so: tests/fault/fault.c
 
 # A GPU driver without a GPU, see tests/fake-cuda/fake.h. Not sanitized: it is opened into programs of any kind.
 # The stubs of HIP and MACA are the same source with other names in front.
-fake_base := tests/fake-cuda/base.c tests/fake-cuda/memory.c tests/fake-cuda/transfer.c
+fake_base := $(patsubst %,tests/fake-cuda/%.c,base memory mapping legacy transfer)
 $(FAKE): $(fake_base)
 $(BUILD)/tests/fake-hip/libamdhip64.so: $(fake_base) tests/fake-cuda/hip.c
 $(BUILD)/tests/fake-maca/libmcruntime.so: $(fake_base) tests/fake-cuda/maca.c

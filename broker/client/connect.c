@@ -7,6 +7,7 @@
 #include "manifest/fd.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -134,6 +135,16 @@ EXPORT int ipcc_connect(struct ipcc_client **client, const struct ipcc_client_op
 void client_hang_up(struct ipcc_client *client)
 {
 	client->broken = true;
+	shutdown(client->socket_fd, SHUT_RDWR);
+}
+
+void client_leave(struct ipcc_client *client)
+{
+	struct pollfd broker = {.fd = client->socket_fd, .events = POLLRDHUP};
+	client->broken = true;
+	shutdown(client->socket_fd, SHUT_WR);
+	while (poll(&broker, 1, client->timeout_ms) < 0 && errno == EINTR)
+		;
 	shutdown(client->socket_fd, SHUT_RDWR);
 }
 

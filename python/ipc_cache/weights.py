@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 VERIFY = {"stat": 0, "hash": 1, "none": 2}
 SOURCE_STATES = ("unchecked", "same", "verified")
 LIVE: weakref.WeakSet[Weights] = weakref.WeakSet()  # for ipc_cache.faults
-LEASES = ("held", "evicted", "ended")
+LEASES = ("held", "evicted", "ended", "lost")
 MAP_PRIVATE = 1
 
 
@@ -61,6 +61,7 @@ class Weights(Mapping[str, "torch.Tensor"]):
         self._end = weakref.finalize(self, _release, model, connection, owned)
         facts = _library.ModelFacts()
         _library.library().ipcc_model_facts(model, byref(facts))
+        self.kept = bool(facts.kept)
         self.manifest = Manifest(
             c.string_at(facts.manifest, facts.manifest_bytes), _library.text(facts.name),
             _library.text(facts.key_id), SOURCE_STATES[facts.source_state],
@@ -244,6 +245,12 @@ def attach_over(
         connection.wait_for(wait, "ipcc_attach", byref(options), byref(made))
     assert made.value is not None
     weights = Weights(connection, made.value, private, owned)
+    if weights.kept:
+        weights.close()
+        raise errors.Refused(
+            "its memory is that of the process which keeps it and ends with the lease, which tensors may outlive; copy the "
+            "model, with ipc-cache copy, and attach to the copy"
+        )
     try:
         call("ipcc_map", made.value, MAP_PRIVATE if private else 0)
         LIVE.add(weights)
