@@ -44,8 +44,8 @@ class AttachOptions(c.Structure):
 
 class ModelFacts(c.Structure):
     _fields_ = [
-        ("name", c.c_char_p), ("key_id", c.c_char * 33), ("kept", c.c_bool), ("id", c.c_uint64),
-        ("generation", c.c_uint64), ("created_ns", c.c_uint64), ("owner_uid", c.c_uint32), ("publisher_pid", c.c_int32), ("bytes", c.c_uint64),
+        ("name", c.c_char_p), ("key_id", c.c_char * 33), ("kept", c.c_bool), ("id", c.c_uint64), ("generation", c.c_uint64),
+        ("created_ns", c.c_uint64), ("owner_uid", c.c_uint32), ("publisher_pid", c.c_int32), ("bytes", c.c_uint64),
         ("segments", c.c_uint32), ("tensors", c.c_uint32), ("fields", c.c_uint32), ("sources", c.c_uint32),
         ("attributes", c.c_uint32), ("source_state", c.c_int), ("manifest", c.c_void_p), ("manifest_bytes", c.c_uint64),
     ]  # fmt: skip

@@ -67,15 +67,7 @@ class Weights(Mapping[str, "torch.Tensor"]):
             c.string_at(facts.manifest, facts.manifest_bytes), _library.text(facts.name),
             _library.text(facts.key_id), SOURCE_STATES[facts.source_state],
         )  # fmt: skip
-        self._kept_by = facts.publisher_pid if facts.kept else 0
-
-    def _check_kept(self) -> None:
-        """Tensors stay valid after the lease; the memory of a keeper does not."""
-        if self._kept_by != 0:
-            raise errors.Refused(
-                f"{self.manifest.name} is in memory that process {self._kept_by} keeps and frees when it ends, tensors or no "
-                f"tensors: Python does not attach to it; C programs do, see ipcc_map()"
-            )
+        self.kept = bool(facts.kept)
 
     # ---- the mapping
 
@@ -255,8 +247,13 @@ def attach_over(
         connection.wait_for(wait, "ipcc_attach", byref(options), byref(made))
     assert made.value is not None
     weights = Weights(connection, made.value, private, owned)
+    if weights.kept:
+        weights.close()
+        raise errors.Refused(
+            "its memory is that of the process which keeps it and ends with the lease, which tensors may outlive; copy the "
+            "model, with ipc-cache copy, and attach to the copy"
+        )
     try:
-        weights._check_kept()
         begin = time.perf_counter()
         call("ipcc_map", made.value, MAP_PRIVATE if private else 0)
         weights.map_seconds = time.perf_counter() - begin
