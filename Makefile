@@ -4,6 +4,7 @@
 #   make demo            load a real model, attach, kill, attach again
 #   make test            every test that needs no multi-gigabyte download
 #   make install         DESTDIR= PREFIX=/usr/local
+#   make USDT=0 BPF=0    without probes, without ipc-cache-lat
 #   make V=1             show the commands; CFLAGS, CPPFLAGS, LDFLAGS and CC are yours
 #   make SANITIZE=address,undefined BUILD=build/asan ...
 
@@ -20,6 +21,8 @@ CC := gcc
 endif
 PKG_CONFIG ?= pkg-config
 CFLAGS ?= -O2 -g
+# USDT=0 builds without probes (bpf/probes.h); without systemtap's sys/sdt.h there are none either.
+USDT ?= 1
 
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-8s %s\n' '$(1)' '$(2)')
@@ -28,6 +31,9 @@ all_CFLAGS := -std=gnu11 -fPIC -pthread -fvisibility=hidden -Wall -Wextra -Wshad
 	-Wmissing-prototypes -Wno-missing-field-initializers $(CFLAGS)
 all_CPPFLAGS := -I. -D_GNU_SOURCE -DIPCC_VERSION='"$(VERSION)"' $(CPPFLAGS)
 all_LDFLAGS := -pthread -Wl,--as-needed $(LDFLAGS)
+ifeq ($(USDT),0)
+all_CPPFLAGS += -DNO_USDT
+endif
 ifdef SANITIZE
 all_CFLAGS += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all
 all_LDFLAGS += -fsanitize=$(SANITIZE)
@@ -92,8 +98,10 @@ lint: shellcheck
 	$(Q)clang-format --dry-run -Werror $(sort $(shell git ls-files '*.c' '*.h'))
 	$(Q)mandoc -T lint -W warning tools/man/*.[1-8]
 shellcheck:
-	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tests/python/pythons tests/engines/install examples/sweep.sh examples/ha.sh tools/completions/ipc-cache.bash
+	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tests/python/pythons tests/engines/install \
+		tools/completions/ipc-cache.bash tools/completions/ipc-cache-lat.bash bpf/ipc-cache-trace examples/sweep.sh examples/ha.sh
 
+include bpf/bpf.mk
 include tools/install.mk
 include tests/tests.mk
 include tests/python.mk

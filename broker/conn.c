@@ -6,6 +6,7 @@
  */
 #include "broker/conn.h"
 
+#include "bpf/probes.h"
 #include "broker/draft.h"
 #include "broker/lifecycle.h"
 #include "broker/reaper.h"
@@ -16,6 +17,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -48,7 +50,9 @@ void conn_accept(struct server *server, int fd)
 			      .may_hold_fds = !server->fds_refused,
 			      .deadline_ms = UINT64_MAX};
 	TAILQ_INSERT_TAIL(&server->conns, conn, link);
+	PROBE_CONNECTION_ACCEPTED(conn->number);
 	int rc = peer_read(fd, server->overflow_is_real, &conn->peer, &err);
+	conn->peer.connection = conn->number;
 	if (rc == IPCC_OK)
 		rc = policy_connect(&server->policy, conn_asker(conn), &err);
 	if (rc == IPCC_OK)
@@ -63,6 +67,7 @@ void conn_accept(struct server *server, int fd)
 		conn_goodbye(conn, &err);
 		return;
 	}
+	PROBE_CONNECTION_AUTHENTICATED(conn->number, conn->peer.pid, conn->peer.uid);
 	conn->deadline_ms = now_ms() + server->config->hello_ms;
 	server_note_deadline(server, conn->deadline_ms);
 	/* The client has most likely sent its first request by now; saves a turn of the loop. */
@@ -76,7 +81,7 @@ static uint64_t wanted_deadline(const struct conn *conn)
 		return now_ms() + config->write_ms;
 	if (conn->parked.bytes != NULL)
 		return conn->parked.deadline_ms;
-	if (conn->draft != NULL || conn->claim != NULL || conn->lease != NULL)
+	if (conn->draft != NULL || conn->claim != NULL || conn->kept != NULL || conn->lease != NULL)
 		return UINT64_MAX;
 	return conn->greeted ? now_ms() + config->idle_ms : conn->deadline_ms;
 }
@@ -108,9 +113,9 @@ static int send_with_fds(struct conn *conn, const uint8_t *bytes, size_t length)
 	const struct model *model = conn->lease;
 	int fds[PROTOCOL_MAX_FDS];
 	fds[0] = model->manifest_fd;
-	for (uint32_t i = 0; i < model->segment_count; i++)
+	for (uint32_t i = 0; i < model->fd_count; i++)
 		fds[i + 1] = model->segments[i].fd;
-	return wire_send(conn->fd, bytes, length, fds, model->segment_count + 1);
+	return wire_send(conn->fd, bytes, length, fds, model->fd_count + 1);
 }
 
 /* 0 when the socket took it, -EAGAIN when it is full, another error when the connection is over. */
@@ -122,7 +127,7 @@ static int send_now(struct conn *conn, const uint8_t *bytes, size_t length, bool
 	if (rc == 0) {
 		if (conn->unread_fds == 0)
 			TAILQ_INSERT_TAIL(&conn->server->unread, conn, unread_link);
-		conn->unread_fds += conn->lease->segment_count + 1;
+		conn->unread_fds += conn->lease->fd_count + 1;
 	}
 	return rc;
 }
@@ -160,6 +165,9 @@ void conn_send_error(struct conn *conn, uint16_t type, uint32_t request, const s
 	struct message message;
 	conn->server->counters.refused++;
 	conn->server->counters.mismatches += error->code == IPCC_MISMATCH;
+	if (error->code == IPCC_MISMATCH)
+		PROBE_KEY_MISMATCHED(conn->number, request, error->field, error->expected, error->got);
+	PROBE_REQUEST_REPLIED(conn->number, request, type, error->code);
 	message_error(&message, type, request, error);
 	conn_send(conn, &message, false);
 	if (error->code != IPCC_PROTOCOL || conn->dead)
@@ -173,6 +181,7 @@ void conn_goodbye(struct conn *conn, const struct ipcc_error *error)
 {
 	struct message message;
 	conn->server->counters.refused++;
+	PROBE_CONNECTION_REFUSED(conn->number, conn->peer.pid, conn->peer.uid, error->code, error->message);
 	message_error(&message, MESSAGE_GOODBYE, 0, error);
 	wire_send(conn->fd, message.bytes, message.length, NULL, 0); /* as a favour: it ends either way */
 	conn_close(conn);
@@ -230,6 +239,12 @@ static void receive(struct conn *conn)
 	} else {
 		conn_close(conn);
 	}
+}
+
+bool conn_is_over(const struct conn *conn)
+{
+	struct pollfd socket = {.fd = conn->fd, .events = POLLRDHUP};
+	return conn->dead || poll(&socket, 1, 0) != 0;
 }
 
 void conn_event(struct conn *conn, uint32_t events)
@@ -308,6 +323,7 @@ int conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms
 		.deadline_ms = wait_ms == PROTOCOL_WAIT_FOREVER ? UINT64_MAX : now_ms() + wait_ms,
 		.model_id = model_id,
 	};
+	PROBE_REQUEST_PARKED(conn->number, request->id, model_id, wait_ms);
 	return REQUEST_LATER;
 }
 
@@ -334,6 +350,7 @@ void conn_take_lease(struct conn *conn, struct model *model, uint32_t request)
 	TAILQ_INSERT_TAIL(&model->leases, conn, lease_link);
 	model->lease_count++;
 	conn->server->lease_count++;
+	PROBE_LEASE_TAKEN(conn->number, model->id, conn->peer.pid, conn->peer.uid, model->name);
 }
 
 void conn_drop_lease(struct conn *conn)
@@ -345,6 +362,7 @@ void conn_drop_lease(struct conn *conn)
 	TAILQ_REMOVE(&model->leases, conn, lease_link);
 	model->lease_count--;
 	conn->server->lease_count--;
+	PROBE_LEASE_ENDED(conn->number, model->id, conn->peer.pid, conn->peer.uid, model->name);
 	/* A lease that cannot be struck from the journal is found ended when its connection is: nothing is lost. */
 	journal_append(conn->server->journal,
 		       (struct journal_record){.kind = le32_make(JOURNAL_LEASE_END), .conn = le64_make(conn->number)},
@@ -359,12 +377,15 @@ void conn_close(struct conn *conn)
 	if (conn->dead)
 		return;
 	conn->dead = true;
+	PROBE_CONNECTION_CLOSED(conn->number);
 	if (conn->draft != NULL)
 		draft_cancel(conn);
 	forget_unread(conn);
 	if (conn->claim != NULL)
 		lifecycle_remove(server, conn->claim);
 	conn_drop_lease(conn);
+	if (conn->kept != NULL)
+		lifecycle_lose(server, conn->kept);
 	conn_unpark(conn);
 	free(conn->outgoing);
 	conn->outgoing = NULL;

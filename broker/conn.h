@@ -4,7 +4,7 @@
  * A connection is in one of these, which decides what the loop listens for and when it gives up:
  *	fresh    no HELLO yet: closed after hello_ms
  *	idle     nothing held: closed after idle_ms
- *	holding  a lease or a claim: no time limit, the connection *is* the lease or the claim
+ *	holding  a lease, a claim or a kept model: no time limit, the connection *is* that
  *	parked   a request waits for the registry to change, until its own deadline
  *	draft    its manifest is being validated
  *	writing  the reply does not fit into the socket: closed after write_ms; nothing is read
@@ -45,6 +45,7 @@ struct conn {
 	uint64_t deadline_ms; /* UINT64_MAX: none */
 
 	struct model *claim;   /* LOADING, published over this connection */
+	struct model *kept;    /* whose memory this peer holds; never together with a claim */
 	uint64_t committed_id; /* of the last commit, so that a repeated COMMIT is answered alike */
 	uint64_t committed_generation;
 
@@ -78,6 +79,9 @@ void conn_accept(struct server *server, int fd);
 bool conn_reply_unread(struct conn *conn);
 /* fds in attach replies to `uid` that are not read yet. The kernel counts them against the broker's user. */
 uint64_t conn_unread_fds(struct server *server, uid_t uid);
+
+/* Has the peer hung up, though its event was not handled yet? */
+bool conn_is_over(const struct conn *conn);
 
 /* epoll says so. */
 void conn_event(struct conn *conn, uint32_t events);

@@ -6,6 +6,7 @@
  */
 #include "broker/draft.h"
 
+#include "bpf/probes.h"
 #include "broker/reaper.h"
 #include "broker/segment.h"
 #include "manifest/fail.h"
@@ -141,12 +142,13 @@ static int compare_claim(const struct manifest *m, const struct model *claim, st
 		if (strcmp(segment.device, segment_device(&claim->key)) != 0)
 			return fail(err, IPCC_INVALID, "segments[%u].device: the draft says %s, the key %s", i,
 				    segment.device, segment_device(&claim->key));
-		if (segment.bytes != claim->segments[i].bytes || segment.handle_kind != HANDLE_FD)
+		if (segment.bytes != claim->segments[i].bytes ||
+		    segment.handle_kind != (claim->kept ? HANDLE_LEGACY : HANDLE_FD))
 			return fail(err, IPCC_INVALID,
-				    "segments[%u]: the draft says %llu bytes, handle kind %u; %llu bytes were handed "
-				    "over as an fd",
-				    i, (unsigned long long)segment.bytes, segment.handle_kind,
-				    (unsigned long long)claim->segments[i].bytes);
+				    "segments[%u]: the draft says %llu bytes, handle kind %u; %llu bytes were %s", i,
+				    (unsigned long long)segment.bytes, segment.handle_kind,
+				    (unsigned long long)claim->segments[i].bytes,
+				    claim->kept ? "promised as a legacy handle" : "handed over as an fd");
 	}
 	return IPCC_OK;
 }
@@ -224,6 +226,7 @@ static void draft_finish(struct conn *conn, int rc, const struct ipcc_error *err
 	draft_cancel(conn);
 	if (rc == IPCC_OK) {
 		message_start(&reply, MESSAGE_DRAFT, request, IPCC_OK);
+		PROBE_REQUEST_REPLIED(conn->number, request, MESSAGE_DRAFT, IPCC_OK);
 		conn_send(conn, &reply, false);
 	} else {
 		conn_send_error(conn, MESSAGE_DRAFT, request, err);

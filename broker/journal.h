@@ -22,6 +22,7 @@ enum journal_kind {
 	JOURNAL_GONE = 4,      /* model */
 	JOURNAL_LEASE = 5,     /* conn, model, since_ns; request: so that ATTACH can be repeated */
 	JOURNAL_LEASE_END = 6, /* conn */
+	JOURNAL_KEPT = 7,      /* as READY; conn keeps it: it has no segment fds, and goes with that connection */
 };
 
 struct journal_record {

@@ -13,7 +13,7 @@ void lifecycle_snapshot(struct journal *journal, void *context)
 	{
 		if (model->state == IPCC_MODEL_LOADING)
 			continue;
-		journal_model(journal, model, JOURNAL_READY, NULL);
+		journal_model(journal, model, model->kept ? JOURNAL_KEPT : JOURNAL_READY, NULL);
 		if (model->state == IPCC_MODEL_DRAINING)
 			journal_model(journal, model, model->dropped ? JOURNAL_DROPPED : JOURNAL_DRAINING, NULL);
 		const struct conn *conn;
@@ -29,7 +29,7 @@ int journal_model(struct journal *journal, const struct model *model, enum journ
 		.owner_uid = le32_make(model->account->uid),
 		.model = le64_make(model->id),
 		.conn = le64_make(model->publisher_conn),
-		.value = le64_make(kind == JOURNAL_READY ? model->generation : model->bytes),
+		.value = le64_make(kind == JOURNAL_READY || kind == JOURNAL_KEPT ? model->generation : model->bytes),
 		.segments = le32_make(model->segment_count),
 	};
 	return journal_append(journal, record, err);
@@ -74,7 +74,28 @@ static void release_fds(struct server *server, struct model *model)
 {
 	model_drop_fds(model);
 	account_release_manifest(model->account, model->manifest_bytes);
-	account_release_fds(&server->accounts, model->account, model->segment_count);
+	account_release_fds(&server->accounts, model->account, model->fd_count);
+}
+
+/* Tells the peer of a connection something that has no body. */
+static void tell(struct conn *conn, enum message_type type)
+{
+	struct message event;
+	message_start(&event, type, 0, IPCC_OK);
+	conn_send(conn, &event, false);
+	conn_update(conn);
+}
+
+/* Nobody has the memory of this model any more: its keeper may free it. */
+static void release_keeper(struct model *model)
+{
+	struct conn *keeper = model->keeper;
+	if (keeper == NULL)
+		return;
+	model->keeper = NULL;
+	keeper->kept = NULL;
+	if (!keeper->dead)
+		tell(keeper, MESSAGE_RELEASED);
 }
 
 void lifecycle_remove(struct server *server, struct model *model)
@@ -85,6 +106,7 @@ void lifecycle_remove(struct server *server, struct model *model)
 	} else {
 		journal_model(server->journal, model, JOURNAL_GONE, NULL);
 	}
+	release_keeper(model);
 	TAILQ_REMOVE(&server->registry.models, model, link);
 	if (!model->dropped)
 		release_fds(server, model);
@@ -105,27 +127,44 @@ void lifecycle_drain(struct server *server, struct model *model)
 	journal_model(server->journal, model, JOURNAL_DRAINING, NULL);
 }
 
-void lifecycle_drop(struct server *server, struct model *model)
+/* Holders are told with `event`; without any the model is gone at once. */
+static void drop(struct server *server, struct model *model, enum message_type event)
 {
 	if (model->lease_count == 0) {
 		lifecycle_remove(server, model);
 		return;
 	}
+	bool dropped = model->dropped;
 	model->state = IPCC_MODEL_DRAINING;
 	model->dropped = true;
 	server->registry_changed = true;
 	journal_model(server->journal, model, JOURNAL_DROPPED, NULL);
-	release_fds(server, model);
+	if (!dropped)
+		release_fds(server, model);
 	/* Telling one may end its connection, and with the last lease the model: hold on to it by its id. */
 	uint64_t id = model->id;
 	struct conn *conn;
 	TAILQ_FOREACH(conn, &server->conns, link)
 	{
-		struct message event;
-		if (conn->dead || conn->lease == NULL || conn->lease->id != id)
-			continue;
-		message_start(&event, MESSAGE_EVICTED, 0, IPCC_OK);
-		conn_send(conn, &event, false);
-		conn_update(conn);
+		if (!conn->dead && conn->lease != NULL && conn->lease->id == id)
+			tell(conn, event);
 	}
+}
+
+void lifecycle_drop(struct server *server, struct model *model)
+{
+	drop(server, model, MESSAGE_EVICTED);
+}
+
+void lifecycle_lose(struct server *server, struct model *model)
+{
+	char label[MODEL_LABEL_BYTES];
+	if (!server->stopping)
+		server->log("lost: the keeper of %s, process %d, has ended, and its memory with it; %u leases left",
+			    model_label(model, label), model->publisher_pid, model->lease_count);
+	model->keeper->kept = NULL;
+	model->keeper = NULL;
+	if (model->state == IPCC_MODEL_READY)
+		lost_note(&server->registry.lost, model);
+	drop(server, model, MESSAGE_LOST);
 }

@@ -11,7 +11,10 @@
 void lifecycle_drain(struct server *server, struct model *model);
 /* Drains, closes the fds, and tells the holders. The bytes stay charged while somebody may map them. */
 void lifecycle_drop(struct server *server, struct model *model);
-/* Ends a model of any state: fds to the reaper, charge back, waiters told. Leases must be gone. */
+/* The keeper's connection is over, and with it the memory: no attach finds the model any more, and its holders are told. */
+void lifecycle_lose(struct server *server, struct model *model);
+/* Ends a model of any state: fds to the reaper, charge back, waiters told, and the keeper, if it has one, may free
+ * the memory. Leases must be gone. */
 void lifecycle_remove(struct server *server, struct model *model);
 
 /* Journal entries of a model, and of the lease that `conn` holds. */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct model *model_new(struct key *key, const char *name, size_t name_bytes, const uint64_t *segment_bytes,
-			uint32_t segment_count)
+			uint32_t segment_count, bool kept)
 {
 	struct model *model = calloc(1, sizeof(*model));
 	if (model == NULL)
@@ -23,6 +23,8 @@ struct model *model_new(struct key *key, const char *name, size_t name_bytes, co
 		return NULL;
 	}
 	model->segment_count = segment_count;
+	model->kept = kept;
+	model->fd_count = kept ? 0 : segment_count;
 	for (uint32_t i = 0; i < segment_count; i++) {
 		model->segments[i] = (struct model_segment){.fd = -1, .bytes = segment_bytes[i]};
 		model->bytes += segment_bytes[i];

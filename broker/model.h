@@ -6,7 +6,11 @@
  *	DRAINING  not attachable; goes with its last lease. `dropped`: evicted by force, the fds are closed already, the
  *	          charge stays, since memory that somebody maps is not free
  *
- * Invariant: what would have to outlive the process is in the fds of a READY model and in the journal, nothing else.
+ * The memory of a kept model is its keeper's: the broker has no segment fds, and the model goes with the keeper's connection,
+ * in whatever state. It is the keeper's until the model is gone: only then is the keeper told to free it.
+ *
+ * Invariant: what would have to outlive the process is in the fds of a READY model and in the journal, nothing else;
+ * and, of a kept model, in its keeper.
  */
 #ifndef IPCC_BROKER_MODEL_H
 #define IPCC_BROKER_MODEL_H
@@ -34,6 +38,7 @@ struct model {
 	uint64_t created_ns; /* CLOCK_REALTIME of claim, then of the manifest's stamp */
 	uint32_t state;	     /* enum ipcc_model_state */
 	bool dropped;
+	bool kept;
 
 	struct account *account; /* the owner; charged */
 	pid_t publisher_pid;
@@ -45,19 +50,21 @@ struct model {
 
 	uint64_t bytes;
 	uint32_t segment_count;
+	uint32_t fd_count; /* of segments that the broker holds, or is to get: all, or none of a kept model */
 	struct model_segment *segments;
 	int manifest_fd;	 /* sealed and stamped, or -1 */
 	uint64_t manifest_bytes; /* charged */
 	uint32_t tensor_count;
 
 	struct conn *publisher;		     /* while LOADING */
+	struct conn *keeper;		     /* of a kept model, from its COMMIT on */
 	TAILQ_HEAD(lease_list, conn) leases; /* oldest first */
 	uint32_t lease_count;
 };
 
 /* Charged to nobody yet; takes over `key` (emptied). NULL: no memory. */
 struct model *model_new(struct key *key, const char *name, size_t name_bytes, const uint64_t *segment_bytes,
-			uint32_t segment_count);
+			uint32_t segment_count, bool kept);
 void model_free(struct model *model);
 
 /* Gives the fds to the reaper. */

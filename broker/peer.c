@@ -3,7 +3,6 @@
 
 #include "broker/link/identity.h"
 #include "manifest/fail.h"
-#include "manifest/fd.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -31,25 +30,50 @@ int peer_read(int socket, bool overflow_is_real, struct peer *peer, struct ipcc_
 	return IPCC_OK;
 }
 
+/* The groups of the connection that was asked about last. The loop is one thread. */
+static struct {
+	uint64_t connection; /* 0: none */
+	size_t count;
+	gid_t *groups;
+	size_t room;
+} known;
+
+static bool make_room(size_t count)
+{
+	gid_t *more = count > MAX_GROUPS ? NULL : realloc(known.groups, count * sizeof(*more));
+	if (more == NULL)
+		return false;
+	known.groups = more;
+	known.room = count;
+	return true;
+}
+
+static bool read_groups(int socket)
+{
+	known.connection = 0;
+	if (known.room == 0 && !make_room(64))
+		return false;
+	socklen_t bytes = (socklen_t)(known.room * sizeof(gid_t));
+	int failed = getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, known.groups, &bytes);
+	if (failed && errno == ERANGE && make_room(bytes / sizeof(gid_t)))
+		failed = getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, known.groups, &bytes);
+	known.count = bytes / sizeof(gid_t);
+	return !failed;
+}
+
 bool peer_in_group(int socket, const struct peer *peer, gid_t gid)
 {
 	if (gid == IDENTITY_OVERFLOW && !peer->overflow_is_real)
 		return false;
 	if (peer->gid == gid)
 		return true;
-	gid_t few[64];
-	cleanup_free gid_t *many = NULL;
-	gid_t *groups = few;
-	socklen_t bytes = sizeof(few);
-	if (getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups, &bytes) != 0) {
-		if (errno != ERANGE || bytes > MAX_GROUPS * sizeof(gid_t))
+	if (known.connection == 0 || known.connection != peer->connection) {
+		if (!read_groups(socket))
 			return false;
-		groups = many = malloc(bytes);
-		if (groups == NULL || getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups, &bytes) != 0)
-			return false;
+		known.connection = peer->connection;
 	}
-	for (size_t i = 0; i < bytes / sizeof(gid_t); i++)
-		if (groups[i] == gid)
+	for (size_t i = 0; i < known.count; i++)
+		if (known.groups[i] == gid)
 			return true;
 	return false;
 }

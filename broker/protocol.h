@@ -41,8 +41,10 @@ enum message_type {
 	MESSAGE_STAT = 11,
 	MESSAGE_TYPES, /* one more than the last request */
 
-	MESSAGE_EVICTED = 64, /* event: the model of this lease was dropped by force */
-	MESSAGE_GOODBYE = 65, /* event: the broker ends this connection; an error_reply says why */
+	MESSAGE_EVICTED = 64,  /* event: the model of this lease was dropped by force */
+	MESSAGE_GOODBYE = 65,  /* event: the broker ends this connection; an error_reply says why */
+	MESSAGE_LOST = 66,     /* event: the keeper of this lease's model ended, and its memory with it */
+	MESSAGE_RELEASED = 67, /* event: the model that this connection keeps is gone; its memory may be freed */
 };
 
 struct message_header {
@@ -106,6 +108,7 @@ struct begin_request {
 };
 enum begin_flags {
 	BEGIN_REPLACE = 1,
+	BEGIN_KEPT = 2, /* the segments are legacy handles: no fds; this connection keeps the model from COMMIT on */
 };
 struct begin_reply {
 	le64 id;
@@ -125,13 +128,17 @@ struct commit_reply {
 	le64 generation;
 };
 
-/* attach_request is a selector. The reply brings the manifest's memfd and then the fds of all segments, in order. */
+/* attach_request is a selector. The reply brings the manifest's memfd and then the fds of all segments, in order, unless the
+ * model is kept: its segments' handles stand in the manifest. */
 struct attach_reply {
 	le64 id;
 	le64 generation;
 	le64 manifest_bytes;
 	le32 segment_count;
-	le32 reserved;
+	le32 flags; /* enum model_flags */
+};
+enum model_flags {
+	MODEL_KEPT = 1, /* its publisher is its keeper: it holds the memory, and the model ends with it */
 };
 
 struct list_request {
@@ -161,7 +168,7 @@ struct list_entry {
 	le16 field_count;
 	le16 reserved;
 	le32 field_bytes;
-	le32 reserved2;
+	le32 flags; /* enum model_flags */
 };
 struct list_holder {
 	le32 pid;

@@ -176,6 +176,32 @@ static int search_failed(const struct registry *registry, const struct search *s
 		    asked == NULL ? "with that key" : asked, there, rest);
 }
 
+/* It takes no new attach. */
+static int search_draining(const struct model *model, struct ipcc_error *err)
+{
+	char label[MODEL_LABEL_BYTES];
+	model_label(model, label);
+	if (model->kept && model->keeper == NULL)
+		return fail(err, IPCC_NOT_FOUND,
+			    "%s is lost: its keeper, process %d, has ended, and the memory with it (%u leases left). "
+			    "Load it again",
+			    label, model->publisher_pid, model->lease_count);
+	return fail(err, IPCC_NOT_FOUND,
+		    "%s is evicted and takes no new attach; it goes with its last lease (%u left). Load it again",
+		    label, model->lease_count);
+}
+
+/* It was there, and its keeper ended. */
+static int search_lost(const struct registry *registry, const struct search *s, struct ipcc_error *err)
+{
+	const struct lost_model *lost = lost_find(&registry->lost, s->asker.peer->uid, s->want);
+	if (lost == NULL)
+		return IPCC_OK;
+	return fail(err, IPCC_NOT_FOUND,
+		    "model %.100s is lost: its keeper, process %d, has ended, and the memory with it. Load it again",
+		    *lost->name ? lost->name : "without a name", lost->keeper);
+}
+
 static int search_run(const struct registry *registry, const struct search *s, struct model **found,
 		      struct ipcc_error *err)
 {
@@ -192,13 +218,10 @@ static int search_run(const struct registry *registry, const struct search *s, s
 			    model_label(loading, label), loading->publisher_pid);
 	}
 	const struct model *draining = search_state_match(registry, s, IPCC_MODEL_DRAINING);
-	if (draining != NULL && err != NULL) {
-		char label[MODEL_LABEL_BYTES];
-		return fail(
-			err, IPCC_NOT_FOUND,
-			"%s is evicted and takes no new attach; it goes with its last lease (%u left). Load it again",
-			model_label(draining, label), draining->lease_count);
-	}
+	if (draining != NULL && err != NULL)
+		return search_draining(draining, err);
+	if (err != NULL && search_lost(registry, s, err) != IPCC_OK)
+		return IPCC_NOT_FOUND;
 	rc = search_mismatch(registry, s, err);
 	return rc != IPCC_NOT_FOUND ? rc : search_failed(registry, s, err);
 }

@@ -6,6 +6,7 @@
 #define IPCC_BROKER_REGISTRY_H
 
 #include "broker/link/wire.h"
+#include "broker/lost.h"
 #include "broker/model.h"
 #include "broker/policy.h"
 
@@ -13,6 +14,7 @@ struct registry {
 	TAILQ_HEAD(model_list, model) models; /* by id */
 	uint64_t last_id;
 	uint64_t last_generation;
+	struct lost lost; /* for messages alone */
 };
 
 /* The newest model of that owner and key in that state, or NULL. */

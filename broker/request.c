@@ -1,6 +1,7 @@
 /* The table of requests, and what every message must satisfy; see request.h and protocol.h. */
 #include "broker/request.h"
 
+#include "bpf/probes.h"
 #include "manifest/fail.h"
 
 static const struct request_kind {
@@ -59,6 +60,8 @@ void request_dispatch(struct conn *conn, const uint8_t *bytes, size_t length, st
 		.fds = fds,
 		.expired = expired,
 	};
+	if (conn->parked.bytes == NULL)
+		PROBE_REQUEST_RECEIVED(conn->number, request.id, request.type);
 	int rc = check(conn, &request, &header, &err);
 	if (rc == IPCC_OK) {
 		request.body = cursor_over(bytes + sizeof(header), length - sizeof(header));
@@ -69,8 +72,10 @@ void request_dispatch(struct conn *conn, const uint8_t *bytes, size_t length, st
 	if (rc == REQUEST_LATER || conn->dead)
 		return;
 	conn_unpark(conn);
-	if (rc == IPCC_OK)
+	if (rc == IPCC_OK) {
+		PROBE_REQUEST_REPLIED(conn->number, request.id, request.type, IPCC_OK);
 		conn_send(conn, &reply, conn->lease != NULL && request.type == MESSAGE_ATTACH);
-	else
+	} else {
 		conn_send_error(conn, request.type, request.id, &err);
+	}
 }

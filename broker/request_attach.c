@@ -3,6 +3,7 @@
  * with the connection, whatever happens to the process.
  */
 #include "broker/lifecycle.h"
+#include "bpf/probes.h"
 #include "broker/request.h"
 #include "manifest/fail.h"
 
@@ -20,7 +21,7 @@ static int attach_found(struct conn *conn, struct request *request, struct model
 {
 	struct server *server = conn->server;
 	uint64_t unread = conn_unread_fds(server, conn->peer.uid);
-	if (unread > 0 && unread + model->segment_count + 1 > server->accounts.fd_limit / UNREAD_SHARE)
+	if (unread > 0 && unread + model->fd_count + 1 > server->accounts.fd_limit / UNREAD_SHARE)
 		return fail(err, IPCC_REFUSED,
 			    "uid %u has %llu file descriptors in replies that it has not read; read them, or end those "
 			    "processes",
@@ -34,30 +35,45 @@ static int attach_found(struct conn *conn, struct request *request, struct model
 			return rc;
 		}
 		server->counters.attaches++;
+		PROBE_KEY_MATCHED(conn->number, request->id, model->id, model->generation, model->name);
 	}
 	struct attach_reply body = {
 		.id = le64_make(model->id),
 		.generation = le64_make(model->generation),
 		.manifest_bytes = le64_make(model->manifest_bytes),
 		.segment_count = le32_make(model->segment_count),
+		.flags = le32_make(model->kept ? MODEL_KEPT : 0),
 	};
 	message_append(reply, &body, sizeof(body));
 	return IPCC_OK;
 }
 
+/* A keeper that has ended takes its model along before anybody gets it, whichever the loop heard of first. */
+static int select_living(struct conn *conn, const struct selection *want, struct model **model, struct ipcc_error *err)
+{
+	struct server *server = conn->server;
+	for (;;) {
+		int rc = registry_select(&server->registry, &server->policy, conn_asker(conn), want, model, err);
+		if (rc != IPCC_OK || (*model)->keeper == NULL || !conn_is_over((*model)->keeper))
+			return rc;
+		conn_close((*model)->keeper);
+		*model = NULL;
+		if (conn->dead) /* its own keeper's */
+			return REQUEST_LATER;
+	}
+}
+
 static int attach_select(struct conn *conn, struct request *request, const struct selection *want,
 			 struct message *reply, struct ipcc_error *err)
 {
-	struct server *server = conn->server;
-	struct asker asker = conn_asker(conn);
 	struct model *model = NULL;
 	if (want->wait_ms > 0 && !request->expired) {
 		/* Without a message, which nobody reads yet: thousands may wait, and be tried again at every change. */
-		int found = registry_select(&server->registry, &server->policy, asker, want, &model, NULL);
+		int found = select_living(conn, want, &model, NULL);
 		if (found == IPCC_BUSY || found == IPCC_NOT_FOUND || found == IPCC_MISMATCH)
 			return conn_park(conn, request, want->wait_ms, model == NULL ? 0 : model->id, err);
 	}
-	int rc = registry_select(&server->registry, &server->policy, asker, want, &model, err);
+	int rc = conn->dead ? REQUEST_LATER : select_living(conn, want, &model, err);
 	if (rc == IPCC_OK)
 		return attach_found(conn, request, model, reply, err);
 	if (want->wait_ms == 0 || (rc != IPCC_BUSY && rc != IPCC_NOT_FOUND && rc != IPCC_MISMATCH))

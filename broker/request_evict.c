@@ -3,6 +3,7 @@
  * with its publisher's connection, by force only.
  */
 #include "broker/lifecycle.h"
+#include "bpf/probes.h"
 #include "broker/request.h"
 #include "manifest/fail.h"
 
@@ -55,6 +56,7 @@ static int evict_model(struct conn *conn, struct request *request, struct model 
 		    conn->peer.uid, conn->peer.pid);
 	bool leased = model->lease_count > 0;
 	server->counters.evictions += model->state == IPCC_MODEL_READY;
+	PROBE_MODEL_EVICTED(conn->number, model->id, mode, model->lease_count, model->name);
 	if (mode == IPCC_EVICT_FORCE)
 		lifecycle_drop(server, model);
 	else
@@ -74,6 +76,7 @@ static int evict_publisher(struct conn *conn, struct model *model, struct messag
 	if (rc != IPCC_OK)
 		return rc;
 	conn->server->counters.evictions++;
+	PROBE_MODEL_EVICTED(conn->number, model->id, IPCC_EVICT_FORCE, 0, model->name);
 	fail(&reason, IPCC_REFUSED, "the publication was ended by uid %u, process %d", conn->peer.uid, conn->peer.pid);
 	conn_goodbye(model->publisher, &reason);
 	message_append(reply, &body, sizeof(body));

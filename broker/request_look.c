@@ -110,6 +110,7 @@ static bool list_model(struct message *reply, const struct model *model)
 		.name_bytes = le16_make((uint16_t)name_bytes),
 		.field_count = le16_make((uint16_t)model->key.count),
 		.field_bytes = le32_make((uint32_t)model->key.packed_bytes),
+		.flags = le32_make(model->kept ? MODEL_KEPT : 0),
 	};
 	size_t before = reply->length;
 	message_append(reply, &entry, sizeof(entry));

@@ -2,9 +2,10 @@
  * BEGIN, SEGMENTS, DRAFT, COMMIT: how a model becomes resident.
  *
  * Invariant: until COMMIT everything hangs on the publisher's connection (conn->claim) and goes with it; after COMMIT
- * nothing does.
+ * nothing does, unless the model is kept (conn->kept).
  */
 #include "broker/draft.h"
+#include "bpf/probes.h"
 #include "broker/lifecycle.h"
 #include "broker/reaper.h"
 #include "broker/request.h"
@@ -26,6 +27,11 @@ struct begin {
 	struct key key;
 };
 
+static bool begin_kept(const struct begin *begin)
+{
+	return (begin->flags & BEGIN_KEPT) != 0;
+}
+
 static int begin_read(struct begin *begin, struct cursor *c, struct ipcc_error *err)
 {
 	struct begin_request fixed;
@@ -37,7 +43,7 @@ static int begin_read(struct begin *begin, struct cursor *c, struct ipcc_error *
 	begin->visible_gid = le32_get(fixed.visible_gid);
 	begin->name_bytes = le16_get(fixed.name_bytes);
 	if (begin->segment_count > MANIFEST_MAX_SEGMENTS || begin->name_bytes > MANIFEST_MAX_NAME ||
-	    (begin->flags & ~(uint32_t)BEGIN_REPLACE) != 0 || le32_get(fixed.reserved) != 0)
+	    (begin->flags & ~(uint32_t)(BEGIN_REPLACE | BEGIN_KEPT)) != 0 || le32_get(fixed.reserved) != 0)
 		return fail(err, IPCC_PROTOCOL, "BEGIN: at most %d segments and %d bytes of name, known flags only",
 			    MANIFEST_MAX_SEGMENTS, MANIFEST_MAX_NAME);
 	for (uint32_t i = 0; i < begin->segment_count; i++) {
@@ -54,7 +60,11 @@ static int begin_read(struct begin *begin, struct cursor *c, struct ipcc_error *
 		return fail(err, IPCC_INVALID, "the model's name must be UTF-8 without control characters");
 	if (le16_get(fixed.field_count) == 0)
 		return fail(err, IPCC_INVALID, "the key is empty; it must name everything that decides the bytes");
-	return key_init_packed(&begin->key, packed, field_bytes, le16_get(fixed.field_count), err);
+	int rc = key_init_packed(&begin->key, packed, field_bytes, le16_get(fixed.field_count), err);
+	if (rc == IPCC_OK && begin_kept(begin) && segment_is_host(&begin->key))
+		rc = fail(err, IPCC_INVALID,
+			  "device: host memory is handed over as file descriptors; a keeper holds a GPU's alone");
+	return rc;
 }
 
 static int sum_segments(const struct begin *begin, uint64_t *sum, struct ipcc_error *err)
@@ -91,8 +101,8 @@ static int begin_conflict(struct conn *conn, struct request *request, const stru
 static bool same_claim(const struct model *claim, const struct begin *begin)
 {
 	bool same = key_equal(&claim->key, &begin->key) && claim->segment_count == begin->segment_count &&
-		    claim->visibility == begin->visibility && claim->visible_gid == begin->visible_gid &&
-		    strlen(claim->name) == begin->name_bytes &&
+		    claim->kept == begin_kept(begin) && claim->visibility == begin->visibility &&
+		    claim->visible_gid == begin->visible_gid && strlen(claim->name) == begin->name_bytes &&
 		    memcmp(claim->name, begin->name, begin->name_bytes) == 0;
 	for (uint32_t i = 0; same && i < claim->segment_count; i++)
 		same = claim->segments[i].bytes == begin->segment_bytes[i];
@@ -110,15 +120,15 @@ static int begin_claim(struct conn *conn, struct begin *begin, struct ipcc_error
 			    "try again",
 			    conn->peer.uid);
 	int rc = sum_segments(begin, &bytes, err);
+	uint32_t fds = begin_kept(begin) ? 0 : begin->segment_count;
 	if (rc == IPCC_OK)
-		rc = account_charge_model(&server->accounts, conn->peer.uid, begin->segment_count, bytes, &account,
-					  err);
+		rc = account_charge_model(&server->accounts, conn->peer.uid, fds, bytes, &account, err);
 	if (rc != IPCC_OK)
 		return rc;
-	struct model *model =
-		model_new(&begin->key, begin->name, begin->name_bytes, begin->segment_bytes, begin->segment_count);
+	struct model *model = model_new(&begin->key, begin->name, begin->name_bytes, begin->segment_bytes,
+					begin->segment_count, begin_kept(begin));
 	if (model == NULL) {
-		account_release_model(&server->accounts, account, begin->segment_count, bytes);
+		account_release_model(&server->accounts, account, fds, bytes);
 		return fail_errno(err, ENOMEM, "the broker cannot take the model");
 	}
 	model->id = ++server->registry.last_id;
@@ -134,6 +144,7 @@ static int begin_claim(struct conn *conn, struct begin *begin, struct ipcc_error
 	conn->may_hold_fds = true;
 	server_allow_fds(conn->fd, true);
 	TAILQ_INSERT_TAIL(&server->registry.models, model, link);
+	PROBE_PUBLISH_BEGUN(conn->number, model->id, model->bytes, model->segment_count, model->name);
 	server->registry_changed = true; /* who waits for this key now waits for this publisher */
 	return IPCC_OK;
 }
@@ -147,6 +158,8 @@ int handle_begin(struct conn *conn, struct request *request, struct message *rep
 	if (rc == IPCC_OK && conn->claim != NULL && !same_claim(conn->claim, &begin))
 		rc = fail(err, IPCC_REFUSED,
 			  "this connection publishes another model already; commit it or open a second one");
+	if (rc == IPCC_OK && conn->kept != NULL)
+		rc = fail(err, IPCC_REFUSED, "this connection keeps a model; open a second one to publish another");
 	if (rc == IPCC_OK && conn->claim == NULL) {
 		rc = begin_conflict(conn, request, &begin, err);
 		if (rc == IPCC_OK)
@@ -193,6 +206,8 @@ int handle_segments(struct conn *conn, struct request *request, struct message *
 			    request->fds->count);
 	if (claim == NULL)
 		return fail(err, IPCC_REFUSED, "SEGMENTS without BEGIN: nothing is being published here");
+	if (claim->kept)
+		return fail(err, IPCC_REFUSED, "SEGMENTS: the handles of a kept model stand in its manifest");
 	if (!range_inside(first, count, claim->segment_count))
 		return fail(err, IPCC_INVALID, "segments %u to %" PRIu64 " of %u", first, first + (uint64_t)count - 1,
 			    claim->segment_count);
@@ -220,7 +235,7 @@ int handle_draft(struct conn *conn, struct request *request, struct message *rep
 	struct model *claim = conn->claim;
 	if (claim == NULL)
 		return fail(err, IPCC_REFUSED, "DRAFT without BEGIN: nothing is being published here");
-	for (uint32_t i = 0; i < claim->segment_count; i++)
+	for (uint32_t i = 0; i < claim->fd_count; i++)
 		if (claim->segments[i].fd < 0)
 			return fail(err, IPCC_REFUSED, "DRAFT before segment %u was handed over", i);
 	/* A second draft replaces the first. */
@@ -250,22 +265,29 @@ int handle_commit(struct conn *conn, struct request *request, struct message *re
 	if (model != NULL) {
 		if (model->manifest_fd < 0)
 			return fail(err, IPCC_REFUSED, "COMMIT before a DRAFT was accepted");
-		int rc = journal_model(server->journal, model, JOURNAL_READY, err);
+		int rc = journal_model(server->journal, model, model->kept ? JOURNAL_KEPT : JOURNAL_READY, err);
 		if (rc != IPCC_OK)
 			return rc;
 		replace_older(server, model);
 		model->state = IPCC_MODEL_READY;
 		model->publisher = NULL;
 		conn->claim = NULL;
+		if (model->kept) {
+			model->keeper = conn;
+			conn->kept = model;
+		}
+		lost_forget(&server->registry.lost, model);
 		if (server->fds_refused)
 			server_allow_fds(conn->fd, false);
 		conn->committed_id = model->id;
 		conn->committed_generation = model->generation;
 		server->registry_changed = true;
 		server->counters.commits++;
+		PROBE_PUBLISH_COMMITTED(conn->number, model->id, model->bytes, model->generation, model->name);
 		char label[MODEL_LABEL_BYTES];
-		server->log("resident: %s, %u tensors, %" PRIu64 " bytes, generation %" PRIu64,
-			    model_label(model, label), model->tensor_count, model->bytes, model->generation);
+		server->log("resident: %s, %u tensors, %" PRIu64 " bytes, generation %" PRIu64 "%s",
+			    model_label(model, label), model->tensor_count, model->bytes, model->generation,
+			    model->kept ? ", kept by its publisher" : "");
 	}
 	struct commit_reply body = {.id = le64_make(conn->committed_id),
 				    .generation = le64_make(conn->committed_generation)};

@@ -6,6 +6,7 @@
  */
 #include "broker/server.h"
 
+#include "bpf/probes.h"
 #include "broker/conn.h"
 #include "broker/draft.h"
 #include "broker/lifecycle.h"
@@ -166,6 +167,7 @@ static void turn_away(struct server *server)
 		message_error(&message, MESSAGE_GOODBYE, 0, &err);
 		wire_send(fd, message.bytes, message.length, NULL, 0);
 		fd_close(&fd);
+		PROBE_CONNECTION_REFUSED(0, 0, 0, err.code, err.message);
 		server->counters.refused++;
 	}
 	server->spare_fd = fcntl(server->epoll_fd, F_DUPFD_CLOEXEC, 0);
@@ -292,6 +294,7 @@ void server_fini(struct server *server)
 		lifecycle_remove(server, model);
 	reaper_stop();
 	journal_free(server->journal);
+	lost_fini(&server->registry.lost);
 	accounts_fini(&server->accounts);
 	fd_close(&server->signal_fd);
 	fd_close(&server->epoll_fd);

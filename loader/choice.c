@@ -6,6 +6,8 @@
 /* Units of each worker: those that fill its pipeline do not count, the rest does. */
 #define SKIPPED_UNITS  2
 #define MEASURED_UNITS 4
+/* Of all workers: what the slower way reads meanwhile is lost, and 128 MiB tell enough. */
+#define MEASURED_MOST 32
 
 void choice_init(struct choice *choice, unsigned workers)
 {
@@ -57,6 +59,8 @@ static void next_step(struct choice_device *d)
 
 static void measure(struct choice_device *d, unsigned workers, uint64_t bytes, uint64_t now_ns)
 {
+	unsigned measured = MEASURED_UNITS * workers < MEASURED_MOST ? MEASURED_UNITS * workers : MEASURED_MOST;
+
 	d->done++;
 	if (d->done <= SKIPPED_UNITS * workers) {
 		d->start_ns = now_ns;
@@ -64,7 +68,7 @@ static void measure(struct choice_device *d, unsigned workers, uint64_t bytes, u
 		return;
 	}
 	d->bytes += bytes;
-	if (d->done < (SKIPPED_UNITS + MEASURED_UNITS) * workers || now_ns == d->start_ns)
+	if (d->done < SKIPPED_UNITS * workers + measured || now_ns == d->start_ns)
 		return;
 	uint64_t rate = (uint64_t)((double)d->bytes * 1e9 / (double)(now_ns - d->start_ns));
 	if (rate > d->rates[d->way])

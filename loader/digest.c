@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const uint8_t zeros[4096];
 
@@ -12,6 +13,12 @@ void digest_fini(struct digest *digest)
 		free(digest->segments[i].blocks);
 		free(digest->segments[i].states);
 	}
+	for (uint32_t i = 0; digest->seams != NULL && i < digest->extent_count; i++) {
+		if (digest->seams[i].exists)
+			seam_fini(&digest->seams[i]);
+	}
+	free(digest->seams);
+	free(digest->ends);
 	free(digest->segments);
 	*digest = (struct digest){0};
 }
@@ -57,11 +64,27 @@ static void span_add(struct span *span, const struct plan_read *read, uint64_t b
 	span->last = read->offset + last_row * read->bytes + last;
 }
 
-/* Marks the block in which one extent ends and the next one begins. Units and reads are walked side by side. */
-static void mark_shared(struct digest *digest, const struct plan *plan, const struct units *units)
+/* Extent `right` begins in the block in which extent `left` ends. */
+static int add_seam(struct digest *digest, uint32_t left, uint32_t right, uint32_t segment, uint64_t block)
+{
+	struct seam *before = &digest->seams[left], *seam = &digest->seams[right];
+
+	digest->segments[segment].states[block] = BLOCK_SHARED;
+	int r = seam_init(seam, segment, block);
+	if (r < 0)
+		return r;
+	digest->ends[left] = right;
+	/* Three extents in one block: read back. */
+	if (before->exists && before->segment == segment && before->block == block)
+		before->broken = seam->broken = true;
+	return 0;
+}
+
+/* Finds the blocks in which one extent ends and the next one begins. Units and reads are walked side by side. */
+static int find_seams(struct digest *digest, const struct plan *plan, const struct units *units)
 {
 	struct span before = {0};
-	uint32_t read = 0;
+	uint32_t read = 0, left = 0;
 
 	for (uint32_t e = 0; e < units->extent_count; e++) {
 		const struct extent *extent = &units->extents[e];
@@ -79,19 +102,29 @@ static void mark_shared(struct digest *digest, const struct plan *plan, const st
 		}
 		if (!span.any)
 			continue;
-		if (before.any && before.last_segment == span.first_segment &&
-		    before.last / HASH_BLOCK_BYTES == span.first / HASH_BLOCK_BYTES)
-			digest->segments[span.first_segment].states[span.first / HASH_BLOCK_BYTES] = BLOCK_SHARED;
+		uint64_t block = span.first / HASH_BLOCK_BYTES;
+		int r = 0;
+		if (before.any && before.last_segment == span.first_segment && before.last / HASH_BLOCK_BYTES == block)
+			r = add_seam(digest, left, e, span.first_segment, block);
+		if (r < 0)
+			return r;
 		before = span;
+		left = e;
 	}
+	return 0;
 }
 
 int digest_init(struct digest *digest, const struct plan *plan, const struct units *units)
 {
-	struct digest made = {.segments = calloc((size_t)plan->segment_count + 1, sizeof(*made.segments))};
+	struct digest made = {.segments = calloc((size_t)plan->segment_count + 1, sizeof(*made.segments)),
+			      .seams = calloc((size_t)units->extent_count + 1, sizeof(*made.seams)),
+			      .ends = calloc((size_t)units->extent_count + 1, sizeof(*made.ends)),
+			      .extent_count = units->extent_count};
 
-	if (made.segments == NULL)
+	if (made.segments == NULL || made.seams == NULL || made.ends == NULL) {
+		digest_fini(&made);
 		return -ENOMEM;
+	}
 	made.segment_count = plan->segment_count;
 	for (uint32_t i = 0; i < plan->segment_count; i++) {
 		struct digest_segment *segment = &made.segments[i];
@@ -104,9 +137,12 @@ int digest_init(struct digest *digest, const struct plan *plan, const struct uni
 			return -ENOMEM;
 		}
 	}
-	mark_shared(&made, plan, units);
-	*digest = made;
-	return 0;
+	int r = find_seams(&made, plan, units);
+	if (r < 0)
+		digest_fini(&made);
+	else
+		*digest = made;
+	return r;
 }
 
 int digest_cursor_init(struct digest_cursor *cursor, struct digest *digest)
@@ -132,16 +168,101 @@ static void add_zeros(struct digest_cursor *cursor, uint64_t until)
 	}
 }
 
+static uint64_t block_end(const struct digest_segment *segment, uint64_t block)
+{
+	uint64_t end = (block + 1) * HASH_BLOCK_BYTES;
+
+	return end < segment->bytes ? end : segment->bytes;
+}
+
+/* The other side is done: the block is finished here, with what it holds. */
+static void add_held(struct digest_cursor *cursor, struct seam *seam)
+{
+	add_zeros(cursor, seam->begin);
+	checksum_add(cursor->sum, seam->held, seam->end - seam->begin);
+	cursor->at = seam->end;
+	free(seam->held);
+	seam->held = NULL;
+	atomic_fetch_sub(&cursor->digest->held, seam->end - seam->begin);
+}
+
+void digest_begin(struct digest_cursor *cursor, uint32_t extent)
+{
+	cursor->extent = extent;
+}
+
 void digest_end(struct digest_cursor *cursor)
 {
+	struct seam *seam = cursor->seam;
+	bool last = true;
+
 	if (!cursor->active)
 		return;
+	cursor->active = false;
+	cursor->seam = NULL;
+	if (seam != NULL) {
+		last = cursor->holding ? seam_leave_right(seam, &cursor->sum, &cursor->at)
+				       : seam_leave_left(seam, &cursor->sum, cursor->at);
+		if (last)
+			add_held(cursor, seam);
+	}
+	cursor->holding = false;
+	if (!last)
+		return;
 	struct digest_segment *segment = &cursor->digest->segments[cursor->segment];
-	uint64_t end = (cursor->block + 1) * HASH_BLOCK_BYTES;
-	add_zeros(cursor, end < segment->bytes ? end : segment->bytes);
+	add_zeros(cursor, block_end(segment, cursor->block));
 	segment->blocks[cursor->block] = checksum_hash(cursor->sum);
 	segment->states[cursor->block] = BLOCK_DONE;
-	cursor->active = false;
+}
+
+static bool is_there(const struct seam *seam, uint32_t segment, uint64_t block)
+{
+	return seam->exists && !seam->broken && seam->segment == segment && seam->block == block;
+}
+
+/* A block in which the extent begins or ends. False: it is left to the end. */
+static bool enter_seam(struct digest_cursor *cursor, uint32_t segment, uint64_t block, uint64_t offset)
+{
+	struct digest *digest = cursor->digest;
+	struct seam *right = &digest->seams[cursor->extent], *left = &digest->seams[digest->ends[cursor->extent]];
+
+	if (is_there(right, segment, block)) {
+		if (right->given_up)
+			return false;
+		uint64_t end = block_end(&digest->segments[segment], block);
+		bool room = atomic_fetch_add(&digest->held, end - offset) + (end - offset) <= DIGEST_MOST_HELD;
+		bool taken = seam_enter_right(right, &cursor->sum, &cursor->at, offset, end, room);
+		cursor->holding = !taken && !right->given_up;
+		if (cursor->holding)
+			cursor->seam = right;
+		else
+			atomic_fetch_sub(&digest->held, end - offset);
+		return taken || cursor->holding;
+	}
+	/* Number 0 is no seam: no extent comes before the first. */
+	if (digest->ends[cursor->extent] == 0 || !is_there(left, segment, block))
+		return false;
+	checksum_restart(cursor->sum);
+	cursor->at = block * HASH_BLOCK_BYTES;
+	cursor->seam = left;
+	return true;
+}
+
+static bool enter_block(struct digest_cursor *cursor, uint32_t segment, uint64_t block, uint64_t offset)
+{
+	enum block_state state = (enum block_state)cursor->digest->segments[segment].states[block];
+
+	cursor->seam = NULL;
+	if (state == BLOCK_DONE || (state == BLOCK_SHARED && !enter_seam(cursor, segment, block, offset)))
+		return false;
+	if (state == BLOCK_OPEN) {
+		checksum_restart(cursor->sum);
+		cursor->at = block * HASH_BLOCK_BYTES;
+	}
+	cursor->active = true;
+	cursor->segment = segment;
+	cursor->block = block;
+	return true;
 }
 
 /* All within one block. */
@@ -152,13 +273,12 @@ static void add_to_block(struct digest_cursor *cursor, uint32_t segment, uint64_
 
 	if (!cursor->active || cursor->segment != segment || cursor->block != block) {
 		digest_end(cursor);
-		if (cursor->digest->segments[segment].states[block] != BLOCK_OPEN)
+		if (!enter_block(cursor, segment, block, offset))
 			return;
-		checksum_restart(cursor->sum);
-		cursor->active = true;
-		cursor->segment = segment;
-		cursor->block = block;
-		cursor->at = block * HASH_BLOCK_BYTES;
+	}
+	if (cursor->holding) {
+		memcpy(cursor->seam->held + (offset - cursor->seam->begin), bytes, length);
+		return;
 	}
 	add_zeros(cursor, offset);
 	checksum_add(cursor->sum, bytes, length);

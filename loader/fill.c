@@ -8,24 +8,24 @@
 #include "loader/shown.h"
 #include "loader/work.h"
 #include "manifest/fail.h"
+#include "manifest/workers.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Extents: so long that their shared blocks do not count, so many that all workers end at about the same time. */
 #define EXTENT_LEAST_BYTES ((uint64_t)16 << 20)
 #define EXTENT_MOST_BYTES  ((uint64_t)128 << 20)
-#define EXTENTS_PER_WORKER 4
 
-static unsigned thread_count(const struct fill_options *options)
+static unsigned thread_count(const struct fill_options *options, const struct sink *sink)
 {
+	unsigned most = sink->device != NULL ? FILL_DEVICE_THREADS : FILL_DEFAULT_THREADS;
+
 	if (options->threads != 0)
 		return options->threads < FILL_MAX_THREADS ? options->threads : FILL_MAX_THREADS;
 	long online = sysconf(_SC_NPROCESSORS_ONLN);
-	return online < 1 ? 1 : online < FILL_DEFAULT_THREADS ? (unsigned)online : FILL_DEFAULT_THREADS;
+	return online < 1 ? 1 : online < (long)most ? (unsigned)online : most;
 }
 
 static unsigned window_of(unsigned threads)
@@ -34,41 +34,23 @@ static unsigned window_of(unsigned threads)
 	return units < 1 ? 1 : units < WORK_MAX_WINDOW ? (unsigned)units : WORK_MAX_WINDOW;
 }
 
-struct start {
+struct phase {
 	struct fill *fill;
 	void (*work)(struct fill *fill);
 };
 
-static void *run_thread(void *argument)
+static void work_phase(void *context)
 {
-	const struct start *start = argument;
-	start->work(start->fill);
-	return NULL;
+	const struct phase *phase = context;
+	phase->work(phase->fill);
 }
 
-/* Runs `work` in all threads, this one included, until the phase is over. Threads that cannot be created are done without.
- * Returns the error's code. */
+/* Returns the error's code. */
 static int run_phase(struct fill *fill, void (*work)(struct fill *fill))
 {
-	struct start start = {fill, work};
-	pthread_t threads[FILL_MAX_THREADS];
-	unsigned created = 0;
-	sigset_t all, bus, before;
+	struct phase phase = {fill, work};
 
-	/* Signals are the caller's thread's, but a fault is that of the thread that makes it. */
-	sigfillset(&all);
-	sigdelset(&all, SIGBUS);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (created + 1 < fill->threads && pthread_create(&threads[created], NULL, run_thread, &start) == 0)
-		created++;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	sigemptyset(&bus);
-	sigaddset(&bus, SIGBUS);
-	pthread_sigmask(SIG_UNBLOCK, &bus, NULL);
-	work(fill);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	for (unsigned i = 0; i < created; i++)
-		pthread_join(threads[i], NULL);
+	workers_run(fill->threads, work_phase, &phase);
 	return fill->error.code;
 }
 
@@ -91,13 +73,13 @@ static void make_lanes(struct fill *fill)
 	}
 }
 
-static uint64_t extent_bytes(const struct fill *fill)
+static struct extent_sizes extent_sizes(const struct fill *fill)
 {
-	uint64_t bytes = fill->plan->tensor_bytes / fill->threads / EXTENTS_PER_WORKER;
+	uint32_t segments = fill->plan->segment_count > 0 ? fill->plan->segment_count : 1;
 
-	if (bytes < EXTENT_LEAST_BYTES)
-		return EXTENT_LEAST_BYTES;
-	return bytes < EXTENT_MOST_BYTES ? bytes : EXTENT_MOST_BYTES;
+	return (struct extent_sizes){.least_bytes = EXTENT_LEAST_BYTES,
+				     .most_bytes = EXTENT_MOST_BYTES,
+				     .workers = (fill->threads + segments - 1) / segments};
 }
 
 /* Everything that is written later is allocated here, but for the readers' buffers. */
@@ -105,6 +87,7 @@ static int allocate(struct fill *fill)
 {
 	const struct checkpoint *cp = fill->cp;
 	struct fill_result *result = fill->result;
+	const struct extent_sizes sizes = extent_sizes(fill);
 
 	fill->lanes = calloc((size_t)fill->plan->segment_count + 1, sizeof(*fill->lanes));
 	result->files = calloc((size_t)cp->file_count + 1, sizeof(*result->files));
@@ -113,7 +96,7 @@ static int allocate(struct fill *fill)
 	if (fill->lanes == NULL || result->files == NULL || result->file_hashed == NULL || result->file_read == NULL)
 		return -ENOMEM;
 	result->file_count = cp->file_count;
-	int r = units_init(&fill->units, cp, fill->plan, extent_bytes(fill));
+	int r = units_init(&fill->units, cp, fill->plan, &sizes);
 	if (r == 0)
 		r = digest_init(&result->segments, fill->plan, &fill->units);
 	if (r == 0)
@@ -171,9 +154,10 @@ int fill_run(const struct checkpoint *cp, const struct plan *plan, const struct 
 		.progress_lock = PTHREAD_MUTEX_INITIALIZER,
 	};
 
-	fill.threads = thread_count(fill.options);
+	fill.threads = thread_count(fill.options, sink);
 	fill.window = window_of(fill.threads);
 	choice_init(&fill.choice, fill.threads);
+	uint64_t start_ns = work_now_ns();
 	guard_install();
 	int r = run(&fill);
 	guard_remove();
@@ -190,6 +174,7 @@ int fill_run(const struct checkpoint *cp, const struct plan *plan, const struct 
 			*err = fill.error;
 		return r;
 	}
+	filled.report.duration_ns = work_now_ns() - start_ns;
 	*result = filled;
 	return 0;
 }

@@ -23,9 +23,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FILL_DEFAULT_THREADS 8 /* at most; else one per online processor */
+#define FILL_DEFAULT_THREADS 8	/* at most; else one per online processor */
+#define FILL_DEVICE_THREADS  16 /* the same, where a device takes the bytes by itself */
 #define FILL_MAX_THREADS     32
-/* All buffers of a fill together; they are only allocated for reads past the page cache. */
+/* All buffers of a fill together; they are only allocated for reads past the page cache, and for a device. */
 #define FILL_POOL_BYTES ((uint64_t)128 << 20)
 
 enum fill_io { FILL_AUTO, FILL_DIRECT, FILL_BUFFERED, FILL_MMAP };
@@ -60,6 +61,8 @@ struct fill_report {
 	bool registered;	/* ... into registered buffers */
 	int ring_error;		/* why not io_uring: a positive errno; 0 where it was used, or not needed */
 	uint64_t pool_bytes;	/* of all buffers */
+	char unpinned[160];	/* why the sink's device could not take bytes from them by itself; empty: it could */
+	uint64_t duration_ns;	/* of all of fill_run */
 	uint64_t refused_bytes; /* that a file system did not give past the page cache, though wanted */
 	unsigned device_count;
 	struct choice_device devices[CHOICE_MAX_DEVICES]; /* what was measured, see choice.h */

@@ -10,6 +10,11 @@
 
 #define NAMES_NONE UINT32_MAX
 
+struct names_slot {
+	uint32_t number; /* + 1; 0: empty */
+	uint32_t hash;
+};
+
 /* Zeroed, it is empty. Belongs to one thread while names are added. */
 struct names {
 	uint32_t count;
@@ -19,7 +24,7 @@ struct names {
 	size_t text_bytes;
 	size_t text_room;
 	uint32_t slot_count; /* a power of two, or 0 */
-	uint32_t *slots;     /* number + 1; 0: empty */
+	struct names_slot *slots;
 };
 
 /* The number of that name, which is added if it is new: then it is the old count. NAMES_NONE without memory, or beyond 4 GiB

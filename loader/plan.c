@@ -4,6 +4,7 @@
  */
 #include "loader/plan.h"
 
+#include "bpf/probes.h"
 #include "loader/shown.h"
 #include "manifest/bytes.h"
 #include "manifest/fail.h"
@@ -249,6 +250,7 @@ int plan_init_checkpoint(struct plan *plan, const struct checkpoint *cp, const s
 		return r;
 	for (uint32_t i = 0; i < count; i++)
 		made.places[i].tensor = numbers[i];
+	PROBE_PLAN_MADE(cp->root, made.tensor_bytes, made.tensor_count, made.segment_count, made.read_count);
 	*plan = made;
 	return 0;
 }

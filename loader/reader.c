@@ -1,34 +1,28 @@
 /* See reader.h: what both implementations share. */
 #include "loader/reader.h"
 
+#include "bpf/probes.h"
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 /* Where a read with O_DIRECT can go on, on all file systems but those with larger sectors; there it is an error, and the
  * unit is read again through the page cache. */
 #define RESUME_ALIGNMENT 4096
 
-struct reader *reader_new(const struct reader_kind *kind, unsigned slots, uint64_t buffer_bytes)
+struct reader *reader_new(const struct reader_kind *kind, const struct pool *pool)
 {
 	struct reader *reader = calloc(1, sizeof(*reader));
-	void *pool = mmap(NULL, slots * buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct reader_slot *slots = calloc(pool->count, sizeof(*slots));
 
-	if (reader == NULL || pool == MAP_FAILED)
+	if (reader == NULL || slots == NULL)
 		goto failed;
-	/* Fewer, larger pieces for the kernel to pin; without them it works as well. */
-	madvise(pool, slots * buffer_bytes, MADV_HUGEPAGE);
-	*reader = (struct reader){.kind = kind, .slot_count = slots, .buffer_bytes = buffer_bytes, .pool = pool};
-	reader->slots = calloc(slots, sizeof(*reader->slots));
-	if (reader->slots == NULL || (errno = -kind->init(reader)) != 0)
-		goto failed;
-	return reader;
+	*reader = (struct reader){.kind = kind, .pool = pool, .slot_count = pool->count, .slots = slots};
+	errno = -kind->init(reader);
+	if (errno == 0)
+		return reader;
 failed:;
 	int error = errno;
-	if (pool != MAP_FAILED)
-		munmap(pool, slots * buffer_bytes);
-	if (reader != NULL)
-		free(reader->slots);
+	free(slots);
 	free(reader);
 	errno = error;
 	return NULL;
@@ -39,7 +33,6 @@ void reader_free(struct reader *reader)
 	if (reader == NULL)
 		return;
 	reader->kind->fini(reader);
-	munmap(reader->pool, reader->slot_count * reader->buffer_bytes);
 	free(reader->slots);
 	free(reader);
 }
@@ -47,6 +40,7 @@ void reader_free(struct reader *reader)
 void reader_start(struct reader *reader, unsigned slot, int fd, uint64_t offset, uint64_t bytes)
 {
 	reader->slots[slot] = (struct reader_slot){.fd = fd, .offset = offset, .bytes = bytes, .pending = true};
+	PROBE_READ_SUBMITTED(&reader->slots[slot], 0, fd, offset, bytes);
 	reader->kind->start(reader, slot);
 }
 
@@ -56,6 +50,12 @@ ssize_t reader_wait(struct reader *reader, unsigned slot)
 
 	reader->kind->wait(reader, slot);
 	return s->error != 0 ? s->error : (ssize_t)s->done;
+}
+
+void reader_end(struct reader_slot *slot)
+{
+	PROBE_READ_COMPLETED(slot, 0, slot->error != 0 ? slot->error : (int64_t)slot->done);
+	slot->pending = false;
 }
 
 bool reader_advance(struct reader_slot *slot, ssize_t got)

@@ -1,5 +1,5 @@
 /*
- * Reads that are on their way while other work is done: into the aligned buffers of a small pool, one read for each buffer.
+ * Reads that are on their way while other work is done: into the aligned buffers of a pool (pool.h), one read for each.
  * Made for O_DIRECT, where a read neither needs nor leaves anything in the page cache.
  *
  * Two implementations with the same results: io_uring (reader_ring.c), its buffers and files registered where the system
@@ -10,6 +10,8 @@
  */
 #ifndef IPCC_LOADER_READER_H
 #define IPCC_LOADER_READER_H
+
+#include "loader/pool.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,10 +44,9 @@ struct reader_slot {
 struct reader {
 	const struct reader_kind *kind;
 	void *state;
-	unsigned slot_count;
-	uint64_t buffer_bytes;
-	uint8_t *pool;
-	bool registered; /* the ring reads into registered buffers */
+	const struct pool *pool;
+	unsigned slot_count; /* one for each buffer */
+	bool registered;     /* the ring reads into registered buffers */
 	struct reader_slot *slots;
 };
 
@@ -55,22 +56,24 @@ extern const struct reader_kind reader_threads;
 /* Can this process use io_uring? 0 or the negative errno that says why not. */
 int reader_probe(void);
 
-/* `slots` buffers of `buffer_bytes` bytes each, a multiple of the page size. NULL with errno. */
-struct reader *reader_new(const struct reader_kind *kind, unsigned slots, uint64_t buffer_bytes);
+/* Into the buffers of `pool`, which must outlive the reader. NULL with errno. */
+struct reader *reader_new(const struct reader_kind *kind, const struct pool *pool);
 void reader_free(struct reader *reader);
 
 static inline uint8_t *reader_buffer(const struct reader *reader, unsigned slot)
 {
-	return reader->pool + slot * reader->buffer_bytes;
+	return pool_buffer(reader->pool, slot);
 }
 
 /* Starts reading [offset, offset + bytes) of `fd` into the buffer of a slot that is not pending; a multiple of the file's
- * alignment both, at most buffer_bytes. */
+ * alignment both, at most a buffer's size. */
 void reader_start(struct reader *reader, unsigned slot, int fd, uint64_t offset, uint64_t bytes);
 /* Waits for it: how many bytes came, fewer than asked for only at the end of the file, or a negative errno. */
 ssize_t reader_wait(struct reader *reader, unsigned slot);
 
 /* For the implementations: `got` bytes came, or a negative errno. True when the slot's read must go on. */
 bool reader_advance(struct reader_slot *slot, ssize_t got);
+/* The slot's read is over. */
+void reader_end(struct reader_slot *slot);
 
 #endif

@@ -34,7 +34,7 @@ static bool register_buffers(struct reader *reader, struct ring *ring)
 	if (buffers == NULL)
 		return false;
 	for (unsigned i = 0; i < reader->slot_count; i++)
-		buffers[i] = (struct iovec){reader_buffer(reader, i), reader->buffer_bytes};
+		buffers[i] = (struct iovec){reader_buffer(reader, i), reader->pool->buffer_bytes};
 	int r = io_uring_register_buffers(&ring->uring, buffers, reader->slot_count);
 	free(buffers);
 	return r == 0;
@@ -87,7 +87,7 @@ static void ring_start(struct reader *reader, unsigned slot)
 	while (r == -EAGAIN || r == -EINTR || r == -EBUSY);
 	if (r < 0) {
 		s->error = r;
-		s->pending = false;
+		reader_end(s);
 	}
 }
 
@@ -111,7 +111,7 @@ static int take_one(struct reader *reader, bool repeat)
 			nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 		ring_start(reader, slot);
 	} else {
-		reader->slots[slot].pending = false;
+		reader_end(&reader->slots[slot]);
 	}
 	return 0;
 }

@@ -55,7 +55,7 @@ static void *serve(void *argument)
 		pthread_mutex_unlock(&t->lock);
 		read_slot(reader, slot);
 		pthread_mutex_lock(&t->lock);
-		reader->slots[slot].pending = false;
+		reader_end(&reader->slots[slot]);
 		pthread_cond_signal(&t->finished);
 	}
 	pthread_mutex_unlock(&t->lock);

@@ -8,10 +8,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/stat.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #ifndef STATX_DIOALIGN
@@ -59,12 +61,14 @@ void shards_fini(struct shards *files)
 int shards_use(struct shards *files, uint32_t i, struct open_file **file, struct ipcc_error *err)
 {
 	struct open_file *f = &files->files[i];
+	struct statfs fs;
 	int r = 0;
 
 	pthread_mutex_lock(&files->lock);
 	if (!f->opened) {
 		r = checkpoint_open_file(files->cp, i, &f->fd, err);
 		f->opened = r == 0;
+		f->in_memory = r == 0 && fstatfs(f->fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 	}
 	pthread_mutex_unlock(&files->lock);
 	if (r == 0)

@@ -19,6 +19,7 @@ struct open_file {
 	int direct_fd;	    /* the same file with O_DIRECT, or -1: refused, or not tried yet */
 	uint64_t alignment; /* what O_DIRECT asks of offsets and lengths */
 	bool direct_tried;
+	bool in_memory; /* of a file system that has no other place for it */
 	bool opened;
 	uint64_t left;		/* units not done */
 	struct hash128 *blocks; /* of a file that is read whole: room for all its block hashes */

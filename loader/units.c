@@ -11,8 +11,11 @@ struct builder {
 	struct units *units;
 	uint64_t unit_room;
 	uint32_t extent_room;
-	uint64_t extent_bytes;
-	uint64_t extent_used; /* bytes of the last extent */
+	const struct plan *plan;
+	const struct extent_sizes *sizes;
+	uint64_t extent_bytes; /* that the last extent gets, ... */
+	uint64_t extent_used;  /* ... and has */
+	uint64_t segment_used; /* by extents of its segment */
 };
 
 void units_fini(struct units *units)
@@ -47,6 +50,19 @@ static int make_room(struct builder *b)
 	return 0;
 }
 
+/* Half of what each worker of the segment has left to do, within the limits. */
+static uint64_t next_size(const struct builder *b, uint32_t segment)
+{
+	const struct extent_sizes *sizes = b->sizes;
+	uint64_t bytes = b->plan->segment_count > 0 ? b->plan->segment_bytes[segment] : 0;
+	uint64_t left = bytes > b->segment_used ? bytes - b->segment_used : 0;
+
+	if (sizes->workers == 0 || left / 2 / sizes->workers > sizes->most_bytes)
+		return sizes->most_bytes;
+	left /= 2 * sizes->workers;
+	return left > sizes->least_bytes ? left : sizes->least_bytes;
+}
+
 static int add_unit(struct builder *b, uint32_t file, uint64_t begin, uint64_t end, uint32_t segment)
 {
 	struct units *u = b->units;
@@ -56,6 +72,8 @@ static int add_unit(struct builder *b, uint32_t file, uint64_t begin, uint64_t e
 		return r;
 	struct extent *last = u->extent_count > 0 ? &u->extents[u->extent_count - 1] : NULL;
 	if (last == NULL || last->segment != segment || b->extent_used >= b->extent_bytes) {
+		b->segment_used = last != NULL && last->segment == segment ? b->segment_used + b->extent_used : 0;
+		b->extent_bytes = next_size(b, segment);
 		last = &u->extents[u->extent_count++];
 		*last = (struct extent){.segment = segment, .first_unit = u->unit_count};
 		b->extent_used = 0;
@@ -168,10 +186,11 @@ static int add_empty_files(struct builder *b, const struct checkpoint *cp, const
 	return 0;
 }
 
-int units_init(struct units *units, const struct checkpoint *cp, const struct plan *plan, uint64_t extent_bytes)
+int units_init(struct units *units, const struct checkpoint *cp, const struct plan *plan,
+	       const struct extent_sizes *sizes)
 {
 	struct units made = {0};
-	struct builder b = {.units = &made, .extent_bytes = extent_bytes};
+	struct builder b = {.units = &made, .plan = plan, .sizes = sizes};
 
 	made.file_units = calloc((size_t)cp->file_count + 1, sizeof(*made.file_units));
 	made.file_whole = calloc((size_t)cp->file_count + 1, sizeof(*made.file_whole));

@@ -7,7 +7,7 @@
  *     pieces with gaps of less than UNIT_GAP_BYTES between them taken as one.
  *   - Units are in the order of the files, so along them the place in the segments only grows.
  *   - An extent's units begin in the same segment. It is long enough that what its ends share with its neighbours (a block
- *     of a segment) does not count.
+ *     of a segment) does not count, and shorter towards the end of a segment, so that all workers end at about the same time.
  */
 #ifndef IPCC_LOADER_UNITS_H
 #define IPCC_LOADER_UNITS_H
@@ -43,8 +43,15 @@ struct units {
 	uint64_t bytes;	      /* of all units */
 };
 
-/* Cuts `plan` of `cp`; extents have `extent_bytes` bytes or a little more. Release with units_fini. 0 or -ENOMEM. */
-int units_init(struct units *units, const struct checkpoint *cp, const struct plan *plan, uint64_t extent_bytes);
+/* How long extents are. */
+struct extent_sizes {
+	uint64_t least_bytes, most_bytes; /* a little more, since units are not cut */
+	unsigned workers;		  /* for each segment; 0: all extents have most_bytes */
+};
+
+/* Cuts `plan` of `cp`. Release with units_fini. 0 or -ENOMEM. */
+int units_init(struct units *units, const struct checkpoint *cp, const struct plan *plan,
+	       const struct extent_sizes *sizes);
 
 /* Harmless on a zeroed struct. */
 void units_fini(struct units *units);

@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define NO_LANE UINT32_MAX
 
@@ -70,6 +71,7 @@ static bool take_extent(struct worker *worker)
 	pthread_mutex_unlock(&fill->lock);
 	if (extent == NULL)
 		return false;
+	worker->extent = (uint32_t)(extent - fill->units.extents);
 	worker->next_unit = extent->first_unit;
 	worker->end_unit = extent->first_unit + extent->unit_count;
 	return true;
@@ -86,6 +88,7 @@ static int fill_window(struct worker *worker, struct ipcc_error *err)
 			return 0;
 		if (!worker->waits)
 			*job = (struct job){.unit = fill->units.units[worker->next_unit],
+					    .extent = worker->extent,
 					    .ends_extent = worker->next_unit + 1 == worker->end_unit};
 		int r = job_begin(worker, job, &worker->waits, err);
 		if (r != 0 || worker->waits)
@@ -103,7 +106,7 @@ static int run(struct worker *worker, struct ipcc_error *err)
 		if (r != 0)
 			return r;
 		if (worker->count == 0)
-			return 0;
+			return work_settle(worker, err);
 		r = job_finish(worker, &worker->jobs[worker->first], err);
 		if (r != 0)
 			return r;
@@ -126,7 +129,7 @@ static void add_report(struct worker *worker)
 
 void work_extents(struct fill *fill)
 {
-	struct worker worker = {.fill = fill, .lane = NO_LANE};
+	struct worker worker = {.fill = fill, .lane = NO_LANE, .sends = fill->sink->device != NULL};
 	struct ipcc_error error = {0};
 
 	worker.piece = malloc(WORK_PIECE_BYTES);
@@ -140,6 +143,7 @@ void work_extents(struct fill *fill)
 		work_report(fill, &error);
 	add_report(&worker);
 	reader_free(worker.reader);
+	pool_fini(&worker.pool);
 	digest_cursor_fini(&worker.cursor);
 	if (worker.file_sum != NULL)
 		checksum_free(worker.file_sum);
@@ -184,7 +188,10 @@ void work_rest(struct fill *fill)
 		struct digest_segment *s = &fill->result->segments.segments[segment];
 		uint64_t begin = block * HASH_BLOCK_BYTES;
 		uint64_t bytes = s->bytes - begin < HASH_BLOCK_BYTES ? s->bytes - begin : HASH_BLOCK_BYTES;
-		if (fill->sink->read(fill->sink->context, segment, begin, buffer, bytes, &error) != 0) {
+		if (s->states[block] == BLOCK_OPEN) {
+			/* Nothing was written there. */
+			memset(buffer, 0, bytes);
+		} else if (fill->sink->read(fill->sink->context, segment, begin, buffer, bytes, &error) != 0) {
 			work_report(fill, &error);
 			return;
 		}

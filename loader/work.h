@@ -9,14 +9,16 @@
 
 #include "loader/shards.h"
 #include "loader/fill.h"
+#include "loader/pool.h"
 #include "loader/reader.h"
 #include "loader/units.h"
 
 #include <pthread.h>
+#include <time.h>
 
 /* What is hashed and written in one go: small enough to stay in a core's second-level cache between the two. */
 #define WORK_PIECE_BYTES ((uint64_t)64 << 10)
-#define WORK_MAX_WINDOW	 8
+#define WORK_MAX_WINDOW	 POOL_MAX_BUFFERS
 
 /* A segment's extents that are not taken yet. */
 struct lane {
@@ -55,14 +57,18 @@ struct job {
 	enum way way;  /* ... and answered this, ... */
 	bool measured; /* ... to find out how fast it is */
 	enum fill_path path;
-	unsigned slot;	     /* PATH_DIRECT: the reader's */
+	unsigned slot;	     /* of the pool and the reader, where they are needed */
 	uint64_t read_begin; /* PATH_DIRECT: the aligned superset */
+	uint32_t extent;
 	bool ends_extent;
 };
 
 struct worker {
 	struct fill *fill;
-	struct reader *reader; /* NULL until needed */
+	bool sends;	       /* to a device: all is read into buffers, and sent from there */
+	bool unpinned;	       /* it cannot pin them: they are written, not sent */
+	struct pool pool;      /* a buffer for each slot; empty until needed, as the reader is */
+	struct reader *reader; /* into the pool */
 	uint8_t *piece;	       /* WORK_PIECE_BYTES */
 	struct checksum *file_sum;
 	struct digest_cursor cursor;
@@ -71,11 +77,19 @@ struct worker {
 	unsigned next_slot;
 	/* What comes next. */
 	uint32_t lane; /* UINT32_MAX: none */
+	uint32_t extent;
 	uint64_t next_unit, end_unit;
 	bool waits; /* the next unit's job is made already, and waits */
 	uint64_t path_bytes[PATH_COUNT];
 	uint64_t refused_bytes;
 };
+
+static inline uint64_t work_now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
 
 /* ---- work.c: the order of work ---- */
 
@@ -85,6 +99,19 @@ void work_extents(struct fill *fill);
 void work_rest(struct fill *fill);
 /* Keeps the first error. */
 void work_report(struct fill *fill, const struct ipcc_error *error);
+
+/* ---- work_pool.c: a worker's buffers ---- */
+
+/* Makes the buffers, once. */
+int work_make_pool(struct worker *worker, struct ipcc_error *err);
+/* Makes what reads past the page cache need, once. */
+int work_make_reader(struct worker *worker, struct ipcc_error *err);
+
+/* Sends what the plan wants of a unit, which lies at `from`, in the buffer of the job's slot; where that cannot be pinned,
+ * writes it. */
+int work_send(struct worker *worker, const struct job *job, const uint8_t *from, struct ipcc_error *err);
+/* Waits for all that was sent. */
+int work_settle(struct worker *worker, struct ipcc_error *err);
 
 /* ---- work_unit.c: one unit ---- */
 

@@ -2,10 +2,12 @@
  * One unit: which way it is read, how, and what becomes of its bytes. See work.h.
  *
  * Whatever the way, bytes are hashed and written piece by piece from where they were read: the reader's buffer, the mapping
- * of the file, or the worker's own piece of memory.
+ * of the file, or the worker's own piece of memory. Where a device takes them by itself they are read into a pinned buffer,
+ * hashed there, and sent from there.
  */
 #include "loader/work.h"
 
+#include "bpf/probes.h"
 #include "loader/guard.h"
 #include "loader/residency.h"
 #include "loader/scatter.h"
@@ -18,19 +20,11 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 /* From here on a unit is taken from the page cache: mapped, or read through it, which needs no second look at holes. */
 #define MAPPED_PERCENT	 95
 #define BUFFERED_PERCENT 50
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 static const struct safetensors *header_of(const struct worker *worker, const struct job *job)
 {
@@ -50,6 +44,9 @@ static enum fill_path choose(struct worker *worker, struct job *job, bool *wait)
 
 	if (options->io != FILL_AUTO)
 		return forced[options->io];
+	/* Asking would cost a tenth of the time that reading takes. */
+	if (job->file->in_memory)
+		return PATH_MAPPED;
 	unsigned percent = residency_percent(job->file->fd, job->unit.begin, job->unit.bytes, false);
 	if (percent >= MAPPED_PERCENT)
 		return PATH_MAPPED;
@@ -63,36 +60,6 @@ static enum fill_path choose(struct worker *worker, struct job *job, bool *wait)
 	return job->way == WAY_DIRECT ? PATH_DIRECT : PATH_BUFFERED;
 }
 
-static int make_reader(struct worker *worker, struct ipcc_error *err)
-{
-	struct fill *fill = worker->fill;
-	const struct reader_kind *kind = fill->ring_error == 0 ? &reader_ring : &reader_threads;
-	uint64_t bytes = HASH_BLOCK_BYTES + 2 * READER_MAX_ALIGNMENT;
-
-	worker->reader = reader_new(kind, fill->window, bytes);
-	/* The limits of rings (memory, number) may be met by a later one. */
-	if (worker->reader == NULL && kind == &reader_ring) {
-		int error = errno;
-		pthread_mutex_lock(&fill->lock);
-		fill->report->ring_error = error;
-		pthread_mutex_unlock(&fill->lock);
-		kind = &reader_threads;
-		worker->reader = reader_new(kind, fill->window, bytes);
-	}
-	if (worker->reader == NULL)
-		return fail_errno(err, errno, "%u buffers of %" PRIu64 " bytes for reading", fill->window, bytes);
-	pthread_mutex_lock(&fill->lock);
-	struct fill_report *report = fill->report;
-	report->ring = kind == &reader_ring;
-	report->registered = worker->reader->registered && (report->registered || !report->readers);
-	report->readers = true;
-	report->pool_bytes += fill->window * bytes;
-	if (fill->ring_error != 0)
-		report->ring_error = -fill->ring_error;
-	pthread_mutex_unlock(&fill->lock);
-	return 0;
-}
-
 /* Starts the read of the aligned superset; without O_DIRECT the unit is read through the page cache. */
 static int begin_direct(struct worker *worker, struct job *job, struct ipcc_error *err)
 {
@@ -103,14 +70,13 @@ static int begin_direct(struct worker *worker, struct job *job, struct ipcc_erro
 		worker->refused_bytes += job->unit.bytes;
 		return 0;
 	}
-	int r = worker->reader == NULL ? make_reader(worker, err) : 0;
+	int r = work_make_reader(worker, err);
+	if (r == 0)
+		r = pool_settle(&worker->pool, job->slot, err);
 	if (r != 0)
 		return r;
 	uint64_t end = align_up(job->unit.begin + job->unit.bytes, alignment);
 	job->read_begin = job->unit.begin & ~(alignment - 1);
-	/* Jobs end in the order of their beginning, so the slots come free in turn. */
-	job->slot = worker->next_slot;
-	worker->next_slot = (worker->next_slot + 1) % worker->fill->window;
 	reader_start(worker->reader, job->slot, job->file->direct_fd, job->read_begin, end - job->read_begin);
 	return 0;
 }
@@ -125,10 +91,13 @@ int job_begin(struct worker *worker, struct job *job, bool *wait, struct ipcc_er
 	job->path = choose(worker, job, wait);
 	if (*wait)
 		return 0;
+	/* Jobs end in the order of their beginning, so the slots come free in turn. */
+	job->slot = worker->next_slot;
+	worker->next_slot = (worker->next_slot + 1) % worker->fill->window;
 	if (job->path == PATH_DIRECT)
 		r = begin_direct(worker, job, err);
-	/* Starts reading ahead, and does nothing for what is there. */
-	if (r == 0 && job->path != PATH_DIRECT)
+	/* Reading ahead. For what is there it would only cost time. */
+	if (r == 0 && job->path == PATH_BUFFERED)
 		posix_fadvise(job->file->fd, (off_t)job->unit.begin, job->unit.bytes, POSIX_FADV_WILLNEED);
 	return r;
 }
@@ -150,10 +119,12 @@ static int take_piece(void *context, uint32_t segment, uint64_t offset, const ui
 
 	if (!fill->options->no_hash)
 		digest_add(&t->worker->cursor, segment, offset, from, bytes);
+	if (t->worker->sends)
+		return 0;
 	return fill->sink->write(fill->sink->context, segment, offset, from, bytes, t->err);
 }
 
-/* Hashes and writes what is at t->from, in pieces. */
+/* Hashes what is at t->from, in pieces, and writes it, if it is not sent. */
 static int take(void *context)
 {
 	struct taking *t = context;
@@ -184,21 +155,33 @@ static int read_failed(struct worker *worker, const struct job *job, int error, 
 			  job->unit.begin);
 }
 
+/* Piece by piece, each hashed while the caches hold it. */
 static int finish_buffered(struct worker *worker, const struct job *job, struct ipcc_error *err)
 {
-	struct taking t = {.worker = worker, .job = job, .from = worker->piece, .err = err};
+	struct taking t = {.worker = worker, .job = job, .err = err};
+	uint8_t *buffer = NULL;
+	int r = 0;
 
-	for (uint64_t done = 0; done < job->unit.bytes; done += t.bytes) {
+	if (worker->sends) {
+		r = work_make_pool(worker, err);
+		if (r == 0)
+			r = pool_settle(&worker->pool, job->slot, err);
+		if (r == 0)
+			buffer = pool_buffer(&worker->pool, job->slot);
+	}
+	for (uint64_t done = 0; r == 0 && done < job->unit.bytes; done += t.bytes) {
+		uint8_t *to = worker->sends ? buffer + done : worker->piece;
+		t.from = to;
 		t.begin = job->unit.begin + done;
 		t.bytes = job->unit.bytes - done < WORK_PIECE_BYTES ? job->unit.bytes - done : WORK_PIECE_BYTES;
-		int r = fd_read_exact(job->file->fd, worker->piece, t.bytes, t.begin);
+		PROBE_READ_SUBMITTED(to, PATH_BUFFERED, job->file->fd, t.begin, t.bytes);
+		r = fd_read_exact(job->file->fd, to, t.bytes, t.begin);
+		PROBE_READ_COMPLETED(to, PATH_BUFFERED, r < 0 ? r : (int64_t)t.bytes);
 		if (r < 0)
 			return read_failed(worker, job, -r, err);
 		r = take(&t);
-		if (r != 0)
-			return r;
 	}
-	return 0;
+	return r == 0 && worker->sends ? work_send(worker, job, buffer, err) : r;
 }
 
 static int finish_direct(struct worker *worker, struct job *job, struct ipcc_error *err)
@@ -223,7 +206,10 @@ static int finish_direct(struct worker *worker, struct job *job, struct ipcc_err
 	}
 	if (got < 0)
 		return read_failed(worker, job, (int)-got, err);
-	return take(&t);
+	int r = take(&t);
+	if (r != 0 || !worker->sends)
+		return r;
+	return work_send(worker, job, t.from, err);
 }
 
 /* Why could the mapping not be read? */
@@ -240,6 +226,9 @@ static int finish_mapped(struct worker *worker, struct job *job, struct ipcc_err
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t skip = job->unit.begin % page, bytes = skip + job->unit.bytes;
 
+	/* A driver must not meet the end of a truncated file: what a device gets is read into memory. */
+	if (worker->sends)
+		return finish_buffered(worker, job, err);
 	/* Not MAP_POPULATE: where a FUSE file system answers EIO, Linux 6.18 repeats that for ever. */
 	void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, job->file->fd, (off_t)(job->unit.begin - skip));
 	if (map == MAP_FAILED) {
@@ -252,7 +241,9 @@ static int finish_mapped(struct worker *worker, struct job *job, struct ipcc_err
 			   .begin = job->unit.begin,
 			   .bytes = job->unit.bytes,
 			   .err = err};
+	PROBE_READ_SUBMITTED(map, PATH_MAPPED, job->file->fd, t.begin, t.bytes);
 	int r = guard_run(map, bytes, take, &t);
+	PROBE_READ_COMPLETED(map, PATH_MAPPED, r != 0 ? -EIO : (int64_t)t.bytes);
 	munmap(map, bytes);
 	if (r == -EFAULT || (r == IPCC_FAILED && err->sys_errno == EFAULT))
 		return mapping_failed(worker, job, err);
@@ -285,15 +276,19 @@ int job_finish(struct worker *worker, struct job *job, struct ipcc_error *err)
 
 	if (hash)
 		checksum_restart(worker->file_sum);
+	digest_begin(&worker->cursor, job->extent);
 	int r = finish[job->path] != NULL ? finish[job->path](worker, job, err) : finish_buffered(worker, job, err);
 	if (r != 0)
 		return r;
-	if (hash)
+	if (hash) {
 		job->file->blocks[job->unit.begin / HASH_BLOCK_BYTES] = checksum_hash(worker->file_sum);
+		PROBE_UNIT_HASHED(file, job->unit.begin, job->unit.bytes);
+	}
 	if (job->ends_extent)
 		digest_end(&worker->cursor);
 	if (job->asked)
-		choice_done(&fill->choice, header_of(worker, job)->source.device, job->way, job->unit.bytes, now_ns());
+		choice_done(&fill->choice, header_of(worker, job)->source.device, job->way, job->unit.bytes,
+			    work_now_ns());
 	worker->path_bytes[job->path] += job->unit.bytes;
 	book_progress(fill, job->unit.bytes);
 	return shards_done(&fill->files, file, &fill->result->files[file], err);

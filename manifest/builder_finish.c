@@ -259,7 +259,11 @@ static int write_manifest(const struct builder *b, struct output *out, struct ip
 	if (slot_count > 0)
 		memcpy(section_of(out, SECTION_INDEX), slots, slot_count * sizeof(*slots));
 	struct manifest_header *h = (struct manifest_header *)out->bytes;
-	h->checksum = le64_make(manifest_checksum(out->bytes, out->total_bytes));
+	uint64_t checksum = 0;
+	code = manifest_checksum(out->bytes, out->total_bytes, &checksum, err);
+	if (code != 0)
+		return code;
+	h->checksum = le64_make(checksum);
 	return manifest_validate(out->bytes, out->total_bytes, err);
 }
 

@@ -11,6 +11,7 @@
  *   - a string is {offset, bytes} into the strings section, valid UTF-8 without NUL, followed by one NUL byte;
  *   - fields are sorted by name (as bytes) and unique: they are the key, and equal keys have equal bytes; sources and
  *     attributes are sorted by name and unique too;
+ *   - a legacy handle is no host's and no two segments have the same;
  *   - there is a segment, unless there is no tensor; the hashed segments' blocks follow each other in segment order;
  *   - tensors are sorted by (segment, offset), so that overlaps show in one pass; only an alias may share bytes, and
  *     only bytes of the tensor it names, which is no alias itself; one without elements has 0 bytes and lies anywhere;
@@ -107,9 +108,13 @@ struct manifest_field {
 };
 
 enum manifest_handle {
-	HANDLE_FD = 1,	   /* the fd at the same position of the broker's reply */
-	HANDLE_LEGACY = 2, /* handle_bytes of `handle`: an exporter's IPC handle */
+	HANDLE_FD = 1, /* the fd at the same position of the broker's reply */
+	/* handle_bytes of `handle`: a legacy IPC handle, as the driver of the segment's device gives it to the process that
+	 * holds the memory (the keeper). It names a whole allocation, so the segment begins where that begins. */
+	HANDLE_LEGACY = 2,
 };
+/* What a driver's structure has: 64 for CUDA and HIP, 128 for MACA. */
+#define MANIFEST_IS_LEGACY_SIZE(bytes) ((bytes) == 64 || (bytes) == MANIFEST_LEGACY_HANDLE_BYTES)
 
 struct manifest_segment {
 	struct manifest_string device; /* "host", or a GPU's UUID as "GPU-..." */

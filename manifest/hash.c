@@ -2,16 +2,13 @@
  * Hashing through xxHash, on one thread or several.
  *
  * Parallel hashing shares one job: each worker takes the next block number from an atomic counter until none is left.
- * The caller's own thread is a worker, so a pthread_create that fails costs speed and nothing else. Workers block all
- * signals: they belong to a library inside somebody's process.
  */
 #include "manifest/hash.h"
 
 #include "manifest/fd.h"
+#include "manifest/workers.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +23,6 @@
 
 _Static_assert(sizeof(XXH128_canonical_t) == HASH_BYTES, "a hash is the canonical XXH128");
 
-#define HASH_MAX_THREADS 64
 /* Each reading worker needs a buffer, and more than this never read faster. */
 #define HASH_MAX_FILE_THREADS 16
 
@@ -81,14 +77,13 @@ struct hash_job {
 	atomic_int error; /* the first negative errno */
 };
 
-static void *hash_memory(void *argument)
+static void hash_memory(void *context)
 {
-	struct hash_job *job = argument;
+	struct hash_job *job = context;
 	uint64_t count = hash_block_count(job->bytes), i;
 
 	while ((i = atomic_fetch_add(&job->next, 1)) < count)
 		job->blocks[i] = hash_block(job->base, job->bytes, i);
-	return NULL;
 }
 
 static void fail_job(struct hash_job *job, int error)
@@ -97,15 +92,15 @@ static void fail_job(struct hash_job *job, int error)
 	atomic_compare_exchange_strong(&job->error, &none, error);
 }
 
-static void *hash_reads(void *argument)
+static void hash_reads(void *context)
 {
-	struct hash_job *job = argument;
+	struct hash_job *job = context;
 	uint64_t count = hash_block_count(job->bytes), i;
 	cleanup_free void *buffer = malloc(HASH_BLOCK_BYTES);
 
 	if (buffer == NULL) {
 		fail_job(job, -ENOMEM);
-		return NULL;
+		return;
 	}
 	while (atomic_load(&job->error) == 0 && (i = atomic_fetch_add(&job->next, 1)) < count) {
 		size_t length = block_bytes(job->bytes, i);
@@ -116,7 +111,6 @@ static void *hash_reads(void *argument)
 		else
 			job->blocks[i] = hash_bytes(buffer, length);
 	}
-	return NULL;
 }
 
 static unsigned usable_threads(unsigned threads, unsigned limit, uint64_t blocks)
@@ -130,28 +124,12 @@ static unsigned usable_threads(unsigned threads, unsigned limit, uint64_t blocks
 	return threads > blocks ? (unsigned)blocks : threads;
 }
 
-static void run_workers(void *(*work)(void *), struct hash_job *job, unsigned threads)
-{
-	pthread_t others[HASH_MAX_THREADS];
-	unsigned started = 0;
-	sigset_t all, before;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (started + 1 < threads && pthread_create(&others[started], NULL, work, job) == 0)
-		started++;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	work(job);
-	for (unsigned i = 0; i < started; i++)
-		pthread_join(others[i], NULL);
-}
-
 struct hash128 hash_range(const void *base, uint64_t bytes, struct hash128 *blocks, unsigned threads)
 {
 	struct hash_job job = {.base = base, .fd = -1, .bytes = bytes, .blocks = blocks};
 	uint64_t count = hash_block_count(bytes);
 
-	run_workers(hash_memory, &job, usable_threads(threads, HASH_MAX_THREADS, count));
+	workers_run(usable_threads(threads, WORKERS_MAX, count), hash_memory, &job);
 	return hash_bytes(blocks, count * HASH_BYTES);
 }
 
@@ -164,7 +142,7 @@ int hash_file(int fd, uint64_t bytes, unsigned threads, const atomic_bool *cance
 
 	struct hash_job job = {.fd = fd, .bytes = bytes, .blocks = blocks, .cancel = cancel};
 	if (count > 0)
-		run_workers(hash_reads, &job, usable_threads(threads, HASH_MAX_FILE_THREADS, count));
+		workers_run(usable_threads(threads, HASH_MAX_FILE_THREADS, count), hash_reads, &job);
 	int error = atomic_load(&job.error);
 	if (error == 0)
 		*content = hash_bytes(blocks, count * HASH_BYTES);

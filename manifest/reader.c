@@ -28,21 +28,20 @@ static const struct {
 	[SECTION_DATA] = {1, true},
 };
 
-uint64_t manifest_checksum(const void *base, uint64_t bytes)
+int manifest_checksum(const void *base, uint64_t bytes, uint64_t *checksum, struct ipcc_error *err)
 {
 	static const uint8_t zeros[sizeof(le64)];
 	const size_t before = offsetof(struct manifest_header, checksum), after = before + sizeof(zeros);
 	struct checksum *sum = checksum_new();
-	uint64_t value;
 
 	if (sum == NULL)
-		return 0;
+		return fail(err, IPCC_NO_MEMORY, "manifest: no memory for its checksum");
 	checksum_add(sum, base, before);
 	checksum_add(sum, zeros, sizeof(zeros));
 	checksum_add(sum, (const uint8_t *)base + after, bytes - after);
-	value = checksum_value(sum);
+	*checksum = checksum_value(sum);
 	checksum_free(sum);
-	return value;
+	return 0;
 }
 
 static int check_header(const struct manifest_header *h, uint64_t bytes, struct ipcc_error *err)
@@ -105,7 +104,10 @@ int manifest_init(struct manifest *m, const void *base, uint64_t bytes, bool ver
 			    offsetof(struct manifest_header, total_bytes), (unsigned long long)bytes,
 			    sizeof(struct manifest_header), (unsigned long long)MANIFEST_MAX_BYTES);
 	int code = check_header(made.header, bytes, err);
-	if (code == 0 && verify && manifest_checksum(base, bytes) != le64_get(made.header->checksum))
+	uint64_t checksum = 0;
+	if (code == 0 && verify)
+		code = manifest_checksum(base, bytes, &checksum, err);
+	if (code == 0 && verify && checksum != le64_get(made.header->checksum))
 		code = manifest_refuse(base, IN_HEADER(made.header, checksum), err,
 				       "the bytes do not match it: they are damaged");
 	for (uint32_t i = 0; code == 0 && i < SECTION_COUNT; i++)

@@ -61,7 +61,7 @@ int64_t manifest_find(const struct manifest *m, const char *name);
 /* The key, copied out; free with key_fini. */
 int manifest_key(const struct manifest *m, struct key *key, struct ipcc_error *err);
 
-/* The checksum of the bytes, with the field itself taken as zero. */
-uint64_t manifest_checksum(const void *base, uint64_t bytes);
+/* The checksum of the bytes, with the field itself taken as zero: 0 or IPCC_NO_MEMORY. */
+int manifest_checksum(const void *base, uint64_t bytes, uint64_t *checksum, struct ipcc_error *err);
 
 #endif

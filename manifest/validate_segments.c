@@ -22,6 +22,23 @@ static int check_device(struct validator *v, uint32_t i, const struct manifest_s
 	return code;
 }
 
+/* Memory of a GPU, and no other segment's. */
+static int check_legacy(struct validator *v, uint32_t i, const struct manifest_segment *raw, struct ipcc_error *err)
+{
+	if (strcmp(manifest_text(&v->m, raw->device), "host") == 0)
+		return manifest_refuse(v->m.bytes, IN_ENTRY("segments", i, raw, handle_kind), err,
+				       "a legacy handle, but host memory has none");
+	v->work += (uint64_t)i * sizeof(raw->handle);
+	for (uint32_t j = 0; j < i; j++) {
+		const struct manifest_segment *other = manifest_entry(&v->m, SECTION_SEGMENTS, j);
+		if (le32_get(other->handle_kind) == HANDLE_LEGACY &&
+		    memcmp(other->handle, raw->handle, sizeof(raw->handle)) == 0)
+			return manifest_refuse(v->m.bytes, IN_ENTRY("segments", i, raw, handle), err,
+					       "the same as segment %u's; each needs memory of its own", j);
+	}
+	return 0;
+}
+
 static int check_handle(struct validator *v, uint32_t i, const struct manifest_segment *raw, struct ipcc_error *err)
 {
 	uint32_t kind = le32_get(raw->handle_kind), bytes = le32_get(raw->handle_bytes);
@@ -29,13 +46,14 @@ static int check_handle(struct validator *v, uint32_t i, const struct manifest_s
 	if (kind != HANDLE_FD && kind != HANDLE_LEGACY)
 		return manifest_refuse(v->m.bytes, IN_ENTRY("segments", i, raw, handle_kind), err,
 				       "%u is no kind of handle", kind);
-	if (kind == HANDLE_FD ? bytes != 0 : bytes == 0 || bytes > sizeof(raw->handle))
+	if (kind == HANDLE_FD ? bytes != 0 : !MANIFEST_IS_LEGACY_SIZE(bytes))
 		return manifest_refuse(v->m.bytes, IN_ENTRY("segments", i, raw, handle_bytes), err,
-				       "%u; handles of this kind have %s", bytes, kind == HANDLE_FD ? "0" : "1 to 128");
+				       "%u; handles of this kind have %s", bytes,
+				       kind == HANDLE_FD ? "0" : "64 or 128");
 	if (!all_zero(raw->handle + bytes, sizeof(raw->handle) - bytes))
 		return manifest_refuse(v->m.bytes, IN_ENTRY("segments", i, raw, handle), err,
 				       "not zero behind its %u bytes", bytes);
-	return 0;
+	return kind == HANDLE_LEGACY ? check_legacy(v, i, raw, err) : 0;
 }
 
 static int check_block_range(struct validator *v, uint32_t i, const struct manifest_segment *raw,

@@ -87,7 +87,7 @@ struct ipcc_tensor {
 struct ipcc_segment {
 	const char *device; /* "host" or a GPU's UUID */
 	uint64_t bytes;
-	uint32_t handle_kind; /* enum manifest_handle */
+	uint32_t handle_kind; /* 1: an fd; 2: a legacy IPC handle, in the first handle_bytes of `handle` */
 	uint32_t handle_bytes;
 	uint8_t handle[128];
 	uint32_t block_count; /* 0: not hashed */

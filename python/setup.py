@@ -31,7 +31,7 @@ SOURCES = [
     "broker",
     "tools/*.[ch]",
     "tools/install.mk",
-    "tests/tests.mk",
+    "tests/*.mk",
 ]
 
 

@@ -28,14 +28,17 @@ $(BUILD)/tests/bench-%: $(BUILD)/obj/tests/bench/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ $(parts_libs)
-$(BUILD)/tests/gpu/conformance: $(call objects,tests/gpu/conformance.c tests/gpu/raw.c)
+$(BUILD)/tests/gpu/conformance: $(call objects,tests/gpu/conformance.c tests/gpu/conformance_legacy.c tests/gpu/raw.c)
 $(BUILD)/tests/gpu/actor: $(call objects,tests/gpu/actor.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
 	$(device_src) $(manifest_src))
-gpu_programs := $(BUILD)/tests/gpu/conformance $(BUILD)/tests/gpu/actor
+$(BUILD)/tests/gpu/pair: $(call objects,tests/gpu/pair.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
+	$(device_src) $(manifest_src))
+gpu_programs := $(BUILD)/tests/gpu/conformance $(BUILD)/tests/gpu/actor $(BUILD)/tests/gpu/pair
 $(gpu_programs):
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_LDFLAGS) -o $@ $(filter %.o,$^) $(parts_libs) -ldl
+gpu_programs += $(BUILD)/tests/bench-loader
 .PHONY: gpu-programs
 gpu-programs: all $(gpu_programs) $(FAKE)
 .PRECIOUS: $(BUILD)/obj/%.o
@@ -48,7 +51,7 @@ $(BUILD)/tests/fault.so: tests/fault/fault.c
 
 # A GPU driver without a GPU, see tests/fake-cuda/fake.h. Not sanitized: it is opened into programs of any kind.
 # The stubs of HIP and MACA are the same source with other names in front.
-fake_base := tests/fake-cuda/base.c tests/fake-cuda/memory.c tests/fake-cuda/transfer.c
+fake_base := $(patsubst %,tests/fake-cuda/%.c,base memory mapping legacy transfer)
 $(FAKE): $(fake_base)
 $(BUILD)/tests/fake-hip/libamdhip64.so: $(fake_base) tests/fake-cuda/hip.c
 $(BUILD)/tests/fake-maca/libmcruntime.so: $(fake_base) tests/fake-cuda/maca.c
@@ -80,8 +83,8 @@ $(VENV)/ready: tests/requirements.txt
 	$(Q)$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	$(Q)touch $@
 
-.PHONY: test test-unit test-system
-test: test-abi test-unit test-system
+.PHONY: test test-unit test-system test-bpf
+test: test-abi test-unit test-system test-bpf
 
 test-unit: $(BUILD)/tests/unit
 	$(call say,TEST,unit)
@@ -92,6 +95,15 @@ test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(BUILD)/tests/faultfs $(
 	$(Q)$(MAKE) --no-print-directory BUILD=$(TSAN_BUILD) SANITIZE=thread $(TSAN_BUILD)/tests/client $(TSAN_BUILD)/tests/fill
 	$(call say,TEST,system)
 	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q tests/system $(PYTEST)
+
+# Tracing, on the real kernel; what is missing (root, BTF, bpftrace ...) is said in the summary of skipped tests.
+$(BUILD)/tests/bpf/emit: tests/bpf/emit.c bpf/probes.h
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -I. -Wall -Wextra -O2 -o $@ $< -pthread
+test-bpf: all $(VENV)/ready $(BUILD)/tests/bpf/emit $(FAKE)
+	$(call say,TEST,bpf)
+	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q -rs tests/bpf $(PYTEST)
 
 # The pinned vLLM, or another one beside it. PYTEST selects, as in PYTEST='-k strict' or PYTEST='-m slow'.
 ENGINES_VENV := .venv-engines$(if $(VLLM),-$(VLLM))

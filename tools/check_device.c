@@ -26,6 +26,43 @@ static int try_device(const struct device_info *gpu, struct ipcc_error *err)
 	return rc;
 }
 
+/* Legacy IPC: a handle is all that one process can see of it. */
+static bool try_keeping(const struct device_info *gpu)
+{
+	struct device_segment segment = {.fd = -1};
+	uint64_t granularity = 0;
+	const struct device *kept = device_find_kept(gpu->name, NULL);
+	bool works = kept != NULL && kept->granularity(gpu->name, &granularity, NULL) == 0 &&
+		     kept->create(gpu->name, "ipc-cache-doctor", granularity, &segment, NULL) == 0;
+	if (works)
+		kept->destroy(&segment);
+	return works;
+}
+
+/* What can be done with a GPU's memory, or why nothing. */
+static void check_sharing(struct findings *f, const struct device_info *gpu, const struct device_memory *memory)
+{
+	struct ipcc_error err;
+	int rc = try_device(gpu, &err);
+	bool kept = try_keeping(gpu);
+	/* Only CUDA has run on a real card. */
+	bool proven = strncmp(gpu->alias, "cuda:", 5) == 0;
+	if (rc != 0 && !kept) {
+		findings_add(f, FINDING_FAIL, "gpu", format_text("%s (%s): %s", gpu->alias, gpu->name, err.message),
+			     format_text("the host device works without"));
+		return;
+	}
+	const char *how = rc != 0 ? "by legacy IPC alone" : kept ? "as fds and by legacy IPC" : "as fds";
+	findings_add(f, proven && rc == 0 ? FINDING_OK : FINDING_WARN, "gpu",
+		     format_text("%s is %s, %s, %s of %s free; its memory can be shared %s", gpu->alias, gpu->name,
+				 gpu->model, text_size(memory->free_bytes).text, text_size(memory->total_bytes).text,
+				 how),
+		     !proven   ? format_text("this vendor's code was tested with a stub library only, never on a card; "
+					       "compare what you attach with: ipc-cache verify")
+		     : rc != 0 ? format_text("%s", err.message)
+			       : NULL);
+}
+
 static void check_gpu(struct findings *f, const struct device_info *gpu)
 {
 	struct device_memory memory;
@@ -37,17 +74,7 @@ static void check_gpu(struct findings *f, const struct device_info *gpu)
 	}
 	rc = gpu->device->memory(gpu->name, &memory, &err);
 	if (rc == 0)
-		rc = try_device(gpu, &err);
-	/* Only CUDA has run on a real card. */
-	bool proven = strncmp(gpu->alias, "cuda:", 5) == 0;
-	if (rc == 0)
-		findings_add(
-			f, proven ? FINDING_OK : FINDING_WARN, "gpu",
-			format_text("%s is %s, %s, %s of %s free; its memory can be shared", gpu->alias, gpu->name,
-				    gpu->model, text_size(memory.free_bytes).text, text_size(memory.total_bytes).text),
-			proven ? NULL
-			       : format_text("this vendor's code was tested with a stub library only, never on a card; "
-					     "compare what you attach with: ipc-cache verify"));
+		check_sharing(f, gpu, &memory);
 	else
 		findings_add(f, FINDING_FAIL, "gpu", format_text("%s (%s): %s", gpu->alias, gpu->name, err.message),
 			     format_text("the host device works without"));

@@ -91,11 +91,13 @@ static int print_segments(const struct manifest *m, struct ipcc_error *err)
 			return rc;
 		char hash[HASH_TEXT_BYTES];
 		describe_hash(s.hash, hash);
+		const char *legacy = s.handle_kind == HANDLE_LEGACY ? "  legacy handle" : "";
 		if (s.block_count > 0)
-			fact(i == 0 ? "segments" : "", "%u  %s  %s  hash %s (%u blocks)", i, s.device,
-			     text_bytes(s.bytes).text, hash, s.block_count);
+			fact(i == 0 ? "segments" : "", "%u  %s  %s%s  hash %s (%u blocks)", i, s.device,
+			     text_bytes(s.bytes).text, legacy, hash, s.block_count);
 		else
-			fact(i == 0 ? "segments" : "", "%u  %s  %s  not hashed", i, s.device, text_bytes(s.bytes).text);
+			fact(i == 0 ? "segments" : "", "%u  %s  %s%s  not hashed", i, s.device,
+			     text_bytes(s.bytes).text, legacy);
 	}
 	return IPCC_OK;
 }

@@ -4,6 +4,7 @@
 #ifndef IPCC_TOOLS_DESCRIBE_H
 #define IPCC_TOOLS_DESCRIBE_H
 
+#include "broker/client/ipc_cache.h"
 #include "manifest/reader.h"
 #include "manifest/views.h"
 
@@ -20,6 +21,7 @@ void describe_hash(const uint8_t hash[16], char text[HASH_TEXT_BYTES]);
 
 json_t *describe_numbers(const uint64_t *numbers, uint32_t count);
 json_t *describe_fields(const struct ipcc_field *fields, uint32_t count);
+json_t *describe_holders(const struct ipcc_listing *model);
 
 /* The whole manifest; its tensors only with `tensors`. IPCC_INVALID for an entry that points outside of it: what comes
  * before was printed already, while no document is made. */

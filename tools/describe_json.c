@@ -1,6 +1,7 @@
 /* A manifest as JSON; see describe.h. Field names are documented in ipc-cache(1). */
 #include "tools/describe.h"
 #include "tools/output.h"
+#include "tools/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,20 @@ json_t *describe_fields(const struct ipcc_field *fields, uint32_t count)
 	for (uint32_t i = 0; i < count; i++)
 		json_object_set_new(object, fields[i].name, json_text(fields[i].value));
 	return object;
+}
+
+json_t *describe_holders(const struct ipcc_listing *model)
+{
+	json_t *array = checked(json_array());
+	for (uint32_t i = 0; i < model->holder_count; i++) {
+		const struct ipcc_holder *holder = &model->holders[i];
+		struct short_text command = text_command(holder->pid);
+		json_array_append_new(
+			array, json_pack("{s:o, s:o, s:o, s:o}", "pid", json_number((uint64_t)holder->pid), "uid",
+					 json_number(holder->uid), "since_ns", json_number(holder->since_ns), "command",
+					 command.text[0] == '\0' ? json_null() : json_text(command.text)));
+	}
+	return array;
 }
 
 static json_t *tensor_flags(uint32_t flags)
@@ -54,9 +69,11 @@ static int segment_json(const struct manifest *m, uint32_t i, json_t **entry, st
 	int rc = manifest_segment(m, i, &s, err);
 	if (rc != IPCC_OK)
 		return rc;
-	*entry = json_pack("{s:o, s:o, s:s, s:o, s:o}", "device", json_text(s.device), "bytes", json_number(s.bytes),
-			   "handle", s.handle_kind == HANDLE_FD ? "fd" : "legacy", "blocks", json_number(s.block_count),
-			   "hash", s.block_count > 0 ? json_hex(s.hash, sizeof(s.hash)) : json_null());
+	*entry = json_pack("{s:o, s:o, s:s, s:o, s:o, s:o}", "device", json_text(s.device), "bytes",
+			   json_number(s.bytes), "handle", s.handle_kind == HANDLE_FD ? "fd" : "legacy", "handle_hex",
+			   s.handle_bytes > 0 ? json_hex(s.handle, s.handle_bytes) : json_null(), "blocks",
+			   json_number(s.block_count), "hash",
+			   s.block_count > 0 ? json_hex(s.hash, sizeof(s.hash)) : json_null());
 	return IPCC_OK;
 }
 

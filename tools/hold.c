@@ -58,6 +58,11 @@ int hold_wait(struct hold *h, struct ipcc_client *client, struct ipcc_model *mod
 			rc = fail(err, IPCC_REFUSED, "the model was evicted by force; letting go of it");
 			break;
 		}
+		if (lease == IPCC_LEASE_LOST) {
+			rc = fail(err, IPCC_NOT_FOUND,
+				  "the model's keeper has ended, and its memory with it; letting go of it");
+			break;
+		}
 		if (lease == IPCC_LEASE_ENDED)
 			waited[2].fd = -1;
 	}

@@ -12,7 +12,7 @@ struct hold {
 int hold_prepare(struct hold *h, struct ipcc_error *err);
 
 /* Waits for one of those signals, or for the end of standard input if that is a pipe or a socket (a shell's background
- * job reads /dev/null, whose end means nothing). IPCC_REFUSED: the model was evicted by force. When the broker goes away
+ * job reads /dev/null, whose end means nothing). IPCC_REFUSED: the model was evicted by force; IPCC_NOT_FOUND: its keeper ended. When the broker goes away
  * the mappings stay valid, so the waiting goes on. */
 int hold_wait(struct hold *h, struct ipcc_client *client, struct ipcc_model *model, struct ipcc_error *err);
 

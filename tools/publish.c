@@ -1,12 +1,14 @@
 /* Publishes a checkpoint; see publish.h. */
 #include "tools/publish.h"
 
+#include "broker/client/publish_memory.h"
 #include "loader/device/device.h"
 #include "manifest/dtype.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 #include "manifest/hash.h"
 #include "loader/source.h"
+#include "tools/clock.h"
 #include "tools/output.h"
 
 #include <poll.h>
@@ -136,36 +138,34 @@ static int publish_hashes(struct ipcc_publish *publish, const struct fill_result
 struct publish_sink {
 	struct ipcc_publish *publish;
 	struct pollfd broker;
-	bool host;
 };
 
-/* A truncated file may end a write in the middle, which a GPU's driver must not see: the bytes are taken out of the mapping
- * before. They are still in the cache when they are copied again. */
-static int write_staged(struct ipcc_publish *publish, uint32_t segment, uint64_t offset, const void *from,
-			uint64_t bytes, struct ipcc_error *err)
+static int check_broker(const struct publish_sink *sink, struct ipcc_error *err)
 {
-	static __thread uint8_t piece[64 << 10];
-	int rc = IPCC_OK;
-	for (uint64_t done = 0; rc == IPCC_OK && done < bytes; done += sizeof(piece)) {
-		uint64_t part = bytes - done < sizeof(piece) ? bytes - done : sizeof(piece);
-		memcpy(piece, (const uint8_t *)from + done, part);
-		rc = ipcc_publish_write(publish, segment, offset + done, piece, part, err);
-	}
-	return rc;
+	struct pollfd broker = sink->broker;
+	if (poll(&broker, 1, 0) > 0)
+		return fail(err, IPCC_NO_BROKER, "the broker has ended the connection; nothing was published");
+	return IPCC_OK;
 }
 
 static int sink_write(void *context, uint32_t segment, uint64_t offset, const void *from, uint64_t bytes,
 		      struct ipcc_error *err)
 {
 	const struct publish_sink *sink = context;
-	struct pollfd broker = sink->broker;
-	if (poll(&broker, 1, 0) > 0) {
-		*err = (struct ipcc_error){.code = IPCC_NO_BROKER,
-					   .message = "the broker has ended the connection; nothing was published"};
-		return err->code;
-	}
-	return sink->host ? ipcc_publish_write(sink->publish, segment, offset, from, bytes, err)
-			  : write_staged(sink->publish, segment, offset, from, bytes, err);
+	int rc = check_broker(sink, err);
+	return rc != IPCC_OK ? rc : ipcc_publish_write(sink->publish, segment, offset, from, bytes, err);
+}
+
+static int sink_send(void *context, struct device_window *window, uint32_t segment, uint64_t offset, const void *from,
+		     uint64_t bytes, struct ipcc_error *err)
+{
+	const struct publish_sink *sink = context;
+	struct device_segment *memory = publish_memory(sink->publish, segment);
+	int rc = check_broker(sink, err);
+	if (rc == IPCC_OK && memory == NULL)
+		rc = fail(err, IPCC_USAGE, "segment %u is not being filled", segment);
+	return rc != IPCC_OK ? rc
+			     : publish_device(sink->publish)->window_send(window, memory, offset, from, bytes, err);
 }
 
 static int sink_read(void *context, uint32_t segment, uint64_t offset, void *to, uint64_t bytes, struct ipcc_error *err)
@@ -198,10 +198,13 @@ int publish_checkpoint(struct ipcc_client *client, const struct checkpoint *cp, 
 	int rc = ipcc_publish_begin(client, &complete, &publish, err);
 	if (rc != IPCC_OK)
 		return rc;
-	struct publish_sink context = {.publish = publish,
-				       .broker = {.fd = ipcc_fd(client), .events = POLLIN},
-				       .host = strcmp(options->device, DEVICE_HOST) == 0};
+	struct publish_sink context = {.publish = publish, .broker = {.fd = ipcc_fd(client), .events = POLLIN}};
 	struct sink sink = {.context = &context, .write = sink_write, .read = sink_read};
+	if (publish_device(publish)->window_open != NULL) {
+		sink.device = publish_device(publish);
+		sink.device_name = options->device;
+		sink.send = sink_send;
+	}
 	struct fill_result filled = {0};
 	rc = fill_run(cp, plan, &sink, fill, &filled, err);
 	if (rc == IPCC_OK) {
@@ -213,6 +216,10 @@ int publish_checkpoint(struct ipcc_client *client, const struct checkpoint *cp, 
 	fill_result_fini(&filled);
 	if (rc == IPCC_OK)
 		rc = ipcc_publish_commit(publish, NULL, &report->generation, err);
-	ipcc_publish_free(publish);
+	report->ready_ns = clock_ns();
+	if (rc == IPCC_OK && options->keep)
+		report->kept = publish;
+	else
+		ipcc_publish_free(publish);
 	return rc;
 }

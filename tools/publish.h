@@ -22,6 +22,8 @@ struct publish_report {
 	uint64_t huge_bytes; /* of the segments, that lie in huge pages */
 	uint64_t bytes_read;
 	uint64_t generation;
+	uint64_t ready_ns;	   /* clock_ns() at the commit: what follows nobody waits for */
+	struct ipcc_publish *kept; /* with options->keep: to be kept, and freed, by the caller */
 };
 
 /* `selection` is what the plan was made with. `options` says everything but the segments, which come from the plan. Returns the code of the step that failed; then

@@ -135,6 +135,8 @@ void show_report(const struct publish_report *report)
 			     text_rate(d->rates[WAY_DIRECT], 1000000000).text,
 			     text_rate(d->rates[WAY_BUFFERED], 1000000000).text);
 	}
+	if (fill->unpinned[0] != '\0')
+		fact("", "copied once more on the way, since %s", fill->unpinned);
 	if (report->huge_bytes > 0)
 		fact("huge pages", "%s of the segments", text_size(report->huge_bytes).text);
 	fact("memory", "%s of buffers, at most %s resident in this command", text_size(fill->pool_bytes).text,
@@ -158,10 +160,11 @@ json_t *report_json(const struct publish_report *report)
 						   "buffered_bytes_per_second", json_number(d->rates[WAY_BUFFERED]))));
 	}
 	const char *reader = reader_name(fill);
-	return checked(json_pack("{s:o, s:o, s:o, s:s?, s:s?, s:o, s:o, s:o, s:o}", "bytes_read",
-				 json_number(report->bytes_read), "paths", paths, "devices", devices, "reader", reader,
-				 "io_uring_error", fill->ring_error != 0 ? strerror(fill->ring_error) : NULL,
-				 "refused_bytes", json_number(fill->refused_bytes), "buffer_bytes",
-				 json_number(fill->pool_bytes), "peak_rss_bytes", json_number(peak_bytes()),
-				 "huge_page_bytes", json_number(report->huge_bytes)));
+	return checked(json_pack(
+		"{s:o, s:o, s:o, s:s?, s:s?, s:o, s:o, s:o, s:o, s:s?, s:f}", "bytes_read",
+		json_number(report->bytes_read), "paths", paths, "devices", devices, "reader", reader, "io_uring_error",
+		fill->ring_error != 0 ? strerror(fill->ring_error) : NULL, "refused_bytes",
+		json_number(fill->refused_bytes), "buffer_bytes", json_number(fill->pool_bytes), "peak_rss_bytes",
+		json_number(peak_bytes()), "huge_page_bytes", json_number(report->huge_bytes), "unpinned",
+		fill->unpinned[0] != '\0' ? fill->unpinned : NULL, "fill_seconds", (double)fill->duration_ns / 1e9));
 }

@@ -123,9 +123,18 @@ static int plan_copy(const struct ipcc_model *model, const struct ipcc_model_fac
 	return rc;
 }
 
+/* What is told of the copy. */
+struct outcome {
+	uint64_t generation;
+	uint64_t start_ns;
+	uint64_t ns;	    /* until the copy could be attached to, */
+	uint64_t driver_ns; /* of which starting the GPU's driver */
+	uint64_t phase_ns[IPCC_PHASES];
+};
+
 /* `client` publishes; the model is another connection's. */
 static int copy(const struct arguments *a, struct ipcc_client *client, struct ipcc_model *model, const char *device,
-		uint64_t *generation, struct ipcc_error *err)
+		struct outcome *outcome, struct ipcc_error *err)
 {
 	struct ipcc_model_facts facts;
 	struct ipcc_field fields[MANIFEST_MAX_FIELDS];
@@ -137,7 +146,8 @@ static int copy(const struct arguments *a, struct ipcc_client *client, struct ip
 					     .device = device,
 					     .segment_bytes = bytes,
 					     .segment_count = facts.segments,
-					     .replace = a->replace};
+					     .replace = a->replace,
+					     .overwritten = true};
 	int rc = plan_copy(model, &facts, device, fields, &begin.field_count, bytes, err);
 	if (rc == IPCC_OK)
 		rc = ipcc_publish_begin(client, &begin, &publish, err);
@@ -147,26 +157,42 @@ static int copy(const struct arguments *a, struct ipcc_client *client, struct ip
 	if (rc == IPCC_OK)
 		rc = ipcc_publish_copy(publish, model, err);
 	if (rc == IPCC_OK)
-		rc = ipcc_publish_commit(publish, NULL, generation, err);
+		rc = ipcc_publish_commit(publish, NULL, &outcome->generation, err);
+	outcome->ns = clock_ns() - outcome->start_ns;
+	for (int i = 0; i < IPCC_PHASES; i++)
+		outcome->phase_ns[i] = ipcc_publish_phase_ns(publish, (enum ipcc_phase)i);
 	ipcc_publish_free(publish);
 	return rc;
 }
 
+static const char *const phases[IPCC_PHASES] = {
+	[IPCC_PHASE_CLAIM] = "claim",	[IPCC_PHASE_OPEN] = "context", [IPCC_PHASE_CREATE] = "create",
+	[IPCC_PHASE_MAP] = "map",	[IPCC_PHASE_BYTES] = "bytes",  [IPCC_PHASE_SEAL] = "seal",
+	[IPCC_PHASE_COMMIT] = "commit",
+};
+
 static void print_result(const struct common *common, const struct ipcc_model *model, const char *device,
-			 uint64_t generation, uint64_t ns)
+			 const struct outcome *o)
 {
 	struct ipcc_model_facts facts;
 	ipcc_model_facts(model, &facts);
 	if (common->json) {
-		print_json(json_pack("{s:o, s:o, s:o, s:o, s:f}", "name", json_text(facts.name), "device",
-				     json_text(device), "generation", json_number(generation), "bytes",
-				     json_number(facts.bytes), "seconds", (double)ns / 1e9));
+		json_t *ms = checked(json_pack("{s:f}", "driver", (double)o->driver_ns / 1e6));
+		for (int i = 0; i < IPCC_PHASES; i++)
+			json_object_set_new(ms, phases[i], checked(json_real((double)o->phase_ns[i] / 1e6)));
+		print_json(json_pack("{s:o, s:o, s:o, s:o, s:f, s:o}", "name", json_text(facts.name), "device",
+				     json_text(device), "generation", json_number(o->generation), "bytes",
+				     json_number(facts.bytes), "seconds", (double)o->ns / 1e9, "phases_ms", ms));
 		return;
 	}
-	fact("model", "%s, generation %llu", facts.name, (unsigned long long)generation);
+	uint64_t bytes_ns = o->phase_ns[IPCC_PHASE_BYTES];
+	fact("model", "%s, generation %llu", facts.name, (unsigned long long)o->generation);
 	fact("device", "%s", device);
-	fact("copied", "%s in %.3f s, %s", text_bytes(facts.bytes).text, (double)ns / 1e9,
-	     text_rate(facts.bytes, ns).text);
+	fact("copied", "%s in %.3f s; the bytes in %.3f s, %s", text_bytes(facts.bytes).text, (double)o->ns / 1e9,
+	     (double)bytes_ns / 1e9, text_rate(facts.bytes, bytes_ns).text);
+	fact("phases", "driver %.1f ms", (double)o->driver_ns / 1e6);
+	for (int i = 0; i < IPCC_PHASES; i++)
+		fact("", "%s %.1f ms", phases[i], (double)o->phase_ns[i] / 1e6);
 }
 
 int verb_copy(struct common *common, int argc, char **argv)
@@ -177,10 +203,11 @@ int verb_copy(struct common *common, int argc, char **argv)
 	struct ipcc_model *model = NULL;
 	struct ipcc_error err;
 	char device[IPCC_DEVICE_CHARS];
-	uint64_t generation = 0;
+	struct outcome outcome = {.start_ns = clock_ns()};
 	struct device_option from;
 	struct ipcc_attach_options attach = {.model = a.model, .verify = IPCC_VERIFY_NONE};
 	int rc = ipcc_device(a.device, device, &err);
+	outcome.driver_ns = clock_ns() - outcome.start_ns;
 	if (rc == IPCC_OK)
 		rc = device_option(&from, a.from, &attach.fields, &attach.field_count, &err);
 	if (rc == IPCC_OK)
@@ -188,14 +215,13 @@ int verb_copy(struct common *common, int argc, char **argv)
 	if (rc == IPCC_OK)
 		rc = common_connect(common, &publisher, &err);
 	interrupt_watch(publisher);
-	uint64_t start_ns = clock_ns();
 	if (rc == IPCC_OK)
 		rc = ipcc_attach(reader, &attach, &model, &err);
 	if (rc == IPCC_OK)
-		rc = copy(&a, publisher, model, device, &generation, &err);
+		rc = copy(&a, publisher, model, device, &outcome, &err);
 	interrupt_watch(NULL);
 	if (rc == IPCC_OK)
-		print_result(common, model, device, generation, clock_ns() - start_ns);
+		print_result(common, model, device, &outcome);
 	ipcc_model_free(model);
 	ipcc_close(reader);
 	ipcc_close(publisher);

@@ -1,5 +1,6 @@
 /* ipc-cache evict: removes a resident model: only if nobody holds it, or with its last lease, or at once. */
 #include "broker/client/ipc_cache.h"
+#include "tools/describe.h"
 #include "tools/device_option.h"
 #include "tools/output.h"
 #include "tools/verb.h"
@@ -61,11 +62,25 @@ static const struct argp argp = {
 	.children = argument_children,
 };
 
+/* The model as it was listed before; one that came in between is known by its id alone. */
+static void print_evicted(const struct ipcc_list *list, uint64_t id, bool draining)
+{
+	const struct ipcc_listing *model = NULL;
+	for (uint32_t i = 0; i < list->count; i++)
+		if (list->models[i].id == id)
+			model = &list->models[i];
+	print_json(json_pack("{s:s, s:o, s:o, s:o, s:o}", "state", draining ? "draining" : "gone", "id",
+			     json_number(id), "name", model != NULL ? json_text(model->name) : json_null(), "key_id",
+			     model != NULL ? json_text(model->key_id) : json_null(), "holders",
+			     model != NULL ? describe_holders(model) : json_null()));
+}
+
 int verb_evict(struct common *common, int argc, char **argv)
 {
 	struct arguments a = {.common = common};
 	parse_arguments(&argp, argc, argv, 0, &a);
 	struct ipcc_client *client = NULL;
+	struct ipcc_list *list = NULL;
 	struct ipcc_error err;
 	bool draining = false;
 	int status = IPCC_OK;
@@ -73,10 +88,11 @@ int verb_evict(struct common *common, int argc, char **argv)
 	const struct ipcc_field *fields = NULL;
 	uint32_t field_count = 0;
 	if (device_option(&device, a.device, &fields, &field_count, &err) || common_connect(common, &client, &err) ||
+	    (common->json && ipcc_list(client, &list, &err)) ||
 	    ipcc_evict(client, a.model, fields, field_count, a.mode, a.wait_ms, &draining, &err)) {
 		status = report(common, &err);
 	} else if (common->json) {
-		print_json(json_pack("{s:s}", "state", draining ? "draining" : "gone"));
+		print_evicted(list, ipcc_evicted_id(client), draining);
 	} else if (draining) {
 		fact("evicted",
 		     a.mode == IPCC_EVICT_FORCE ? "%s; its memory is free when the last holder lets go"
@@ -85,6 +101,7 @@ int verb_evict(struct common *common, int argc, char **argv)
 	} else {
 		fact("evicted", "%s", a.model);
 	}
+	ipcc_list_free(list);
 	ipcc_close(client);
 	return status;
 }

@@ -16,6 +16,7 @@
 #include <grp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
 	OPTION_NAME = 1,
@@ -25,7 +26,8 @@ enum {
 	OPTION_VISIBLE,
 	OPTION_THREADS,
 	OPTION_IO,
-	OPTION_PLAN
+	OPTION_PLAN,
+	OPTION_KEEPER
 };
 
 static const struct argp_option options[] = {
@@ -47,6 +49,11 @@ static const struct argp_option options[] = {
 	 "How files are read: direct (past the page cache), buffered, mmap, or auto (default: from the page cache what "
 	 "is "
 	 "there; the rest as is faster, by measurement)",
+	 0},
+	{"keeper", OPTION_KEEPER, NULL, 0,
+	 "Hold the memory in this process, and stay until the model is evicted: for a GPU whose memory cannot be "
+	 "shared as "
+	 "file descriptors. The model ends with this process",
 	 0},
 	{"plan", OPTION_PLAN, NULL, 0, "Load nothing; show what would be read, and where it would go", 0},
 	{0},
@@ -105,6 +112,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPTION_IO:
 		a->io = parse_io(state, arg);
 		return 0;
+	case OPTION_KEEPER:
+		a->publish.keep = true;
+		return 0;
 	case OPTION_PLAN:
 		a->plan = true;
 		return 0;
@@ -144,7 +154,8 @@ static const struct argp argp = {
 	.args_doc = "PATH",
 	.doc = "Loads a safetensors file, or a model folder with one or with model.safetensors.index.json, and makes "
 	       "it "
-	       "resident: it stays when this command ends. A model that is resident already is compared with the files "
+	       "resident: it stays when this command ends (unless --keeper is given). A model that is resident already "
+	       "is compared with the files "
 	       "and left as it is.",
 	.children = children,
 };
@@ -211,12 +222,13 @@ static void print_outcome(const struct common *common, const struct outcome *o)
 {
 	double seconds = (double)o->duration_ns / 1e9;
 	if (common->json) {
-		print_json(json_pack("{s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:f, s:f, s:o}", "name", json_text(o->name),
-				     "key_id", json_text(o->key_id), "already_resident", o->resident, "generation",
-				     json_number(o->generation), "tensors", json_number(o->tensors), "segments",
-				     json_number(o->segments), "bytes", json_number(o->bytes), "seconds", seconds,
-				     "bytes_per_second", (double)o->bytes / seconds, "io",
-				     o->resident ? json_null() : report_json(&o->report)));
+		print_json(json_pack(
+			"{s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:f, s:f, s:o, s:o}", "name", json_text(o->name), "key_id",
+			json_text(o->key_id), "already_resident", o->resident, "generation", json_number(o->generation),
+			"tensors", json_number(o->tensors), "segments", json_number(o->segments), "bytes",
+			json_number(o->bytes), "seconds", seconds, "bytes_per_second", (double)o->bytes / seconds, "io",
+			o->resident ? json_null() : report_json(&o->report), "keeper_pid",
+			o->report.kept == NULL ? json_null() : json_number((uint64_t)getpid())));
 		return;
 	}
 	fact("model", "%s%s", o->name, o->resident ? ", already resident and the same as the files" : "");
@@ -230,6 +242,8 @@ static void print_outcome(const struct common *common, const struct outcome *o)
 	}
 	show_report(&o->report);
 	fact("loaded in", "%.3f s, %s", seconds, text_rate(o->bytes, o->duration_ns).text);
+	if (o->report.kept != NULL)
+		fact("keeper", "this process, %d: the model ends with it; ipc-cache evict ends both", getpid());
 }
 
 /* The key is resident: is it what the files hold? Stat tells at once, and where it cannot, reading the files costs no
@@ -261,6 +275,20 @@ static int compare_resident(struct ipcc_client *client, const struct arguments *
 	outcome->resident = true;
 	outcome->name = facts.name;
 	outcome->generation = facts.generation;
+	return IPCC_OK;
+}
+
+/* Stays until the memory is wanted no longer; a signal ends both. */
+static int keep(const struct common *common, struct ipcc_publish *kept, struct ipcc_error *err)
+{
+	fflush(stdout);
+	int rc = ipcc_publish_keep(kept, err);
+	if (rc != IPCC_OK && rc != IPCC_CANCELED)
+		return rc;
+	if (!common->json)
+		fact("ended", "%s; the memory is freed",
+		     rc == IPCC_OK ? "the model was evicted, and nobody has it any more"
+				   : "by a signal, and the model with it");
 	return IPCC_OK;
 }
 
@@ -298,11 +326,14 @@ static int load(const struct arguments *a, const struct checkpoint *cp, const st
 	progress_fini(&progress);
 	if (rc == IPCC_EXISTS)
 		rc = compare_resident(client, a, cp, &outcome, &model, err);
-	interrupt_watch(NULL);
 	if (rc == IPCC_OK) {
-		outcome.duration_ns = clock_ns() - start_ns;
+		outcome.duration_ns = (outcome.resident ? clock_ns() : outcome.report.ready_ns) - start_ns;
 		print_outcome(a->common, &outcome);
 	}
+	if (rc == IPCC_OK && outcome.report.kept != NULL)
+		rc = keep(a->common, outcome.report.kept, err);
+	interrupt_watch(NULL);
+	ipcc_publish_free(outcome.report.kept);
 	ipcc_model_free(model);
 	ipcc_close(client);
 	return rc;
@@ -313,9 +344,11 @@ static int suit_device(struct arguments *a, struct plan *plan, char device[IPCC_
 {
 	uint64_t granularity = 1;
 	int rc = ipcc_device(a->publish.device, device, err);
-	const struct device *entry = rc == IPCC_OK ? device_find(device, err) : NULL;
+	const struct device *entry = rc != IPCC_OK     ? NULL
+				     : a->publish.keep ? device_find_kept(device, err)
+						       : device_find(device, err);
 	if (entry == NULL)
-		return rc != IPCC_OK ? rc : IPCC_NOT_FOUND;
+		return rc != IPCC_OK ? rc : err->code;
 	a->publish.device = device;
 	rc = entry->granularity(device, &granularity, err);
 	return rc != IPCC_OK ? rc : plan_round(plan, granularity, err);

@@ -25,7 +25,9 @@ static const char *state_name(enum ipcc_model_state state)
 /* "1234 python3, 1240 sleep, 3 more"; the caller frees it. */
 static char *holders_text(const struct ipcc_listing *model)
 {
-	char *text = format_text("%s", "");
+	char *text = model->kept ? format_text("kept by %d %s%s", model->publisher_pid,
+					       text_command(model->publisher_pid).text, model->leases > 0 ? "; " : "")
+				 : format_text("%s", "");
 	for (uint32_t i = 0; i < model->holder_count; i++) {
 		pid_t pid = model->holders[i].pid;
 		struct short_text command = text_command(pid);
@@ -76,23 +78,9 @@ static void print_table(const struct ipcc_list *list)
 	table_print(&table);
 }
 
-static json_t *holders_json(const struct ipcc_listing *model)
-{
-	json_t *array = checked(json_array());
-	for (uint32_t i = 0; i < model->holder_count; i++) {
-		const struct ipcc_holder *holder = &model->holders[i];
-		struct short_text command = text_command(holder->pid);
-		json_array_append_new(
-			array, json_pack("{s:o, s:o, s:o, s:o}", "pid", json_number((uint64_t)holder->pid), "uid",
-					 json_number(holder->uid), "since_ns", json_number(holder->since_ns), "command",
-					 command.text[0] == '\0' ? json_null() : json_text(command.text)));
-	}
-	return array;
-}
-
 static json_t *model_json(const struct ipcc_listing *model)
 {
-	return json_pack("{s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
+	return json_pack("{s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
 			 json_text(model->name), "key_id", json_text(model->key_id), "state", state_name(model->state),
 			 "key", describe_fields(model->fields, model->field_count), "generation",
 			 json_number(model->generation), "owner_uid", json_number(model->owner_uid), "visibility",
@@ -100,7 +88,8 @@ static json_t *model_json(const struct ipcc_listing *model)
 			 "publisher_pid", json_number((uint64_t)model->publisher_pid), "created_ns",
 			 json_number(model->created_ns), "bytes", json_number(model->bytes), "segments",
 			 json_number(model->segments), "tensors", json_number(model->tensors), "leases",
-			 json_number(model->leases), "holders", holders_json(model));
+			 json_number(model->leases), "holders", describe_holders(model), "keeper_pid",
+			 model->kept ? json_number((uint64_t)model->publisher_pid) : json_null());
 }
 
 static void print_list_json(const struct ipcc_list *list)

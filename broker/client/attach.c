@@ -1,11 +1,12 @@
 /*
  * Attaching: one request brings the manifest and all segment fds; manifest and sources are checked before the model is
- * handed to the caller, and nothing is mapped before ipcc_map.
+ * handed to the caller, and nothing is mapped before ipcc_map. The segments of a kept model are handles in its manifest.
  *
  * Invariant: model->client is the connection whose lease the model is, or NULL; client->leased points back.
  */
 #include "broker/client/client.h"
 
+#include "bpf/probes.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
@@ -50,9 +51,13 @@ static int read_facts(struct ipcc_model *model, const struct attach_reply *reply
 	facts->attributes = manifest_count(m, SECTION_ATTRIBUTES);
 	facts->manifest = m->bytes;
 	facts->manifest_bytes = m->total_bytes;
+	facts->kept = (le32_get(reply->flags) & MODEL_KEPT) != 0;
 	for (uint32_t i = 0; i < facts->segments; i++) {
 		struct ipcc_segment segment;
 		rc = manifest_segment(m, i, &segment, err);
+		if (rc == IPCC_OK && segment.handle_kind != (facts->kept ? HANDLE_LEGACY : HANDLE_FD))
+			rc = fail(err, IPCC_INVALID, "segment %u: the manifest says handle kind %u, the broker %s", i,
+				  segment.handle_kind, facts->kept ? "that it is kept" : "sent an fd");
 		if (rc == IPCC_OK && add_overflows(facts->bytes, segment.bytes, &facts->bytes))
 			rc = fail(err, IPCC_INVALID, "the manifest's segments sum to more than 64 bits hold");
 		if (rc != IPCC_OK)
@@ -66,9 +71,10 @@ static int receive_model(struct call *call, struct ipcc_model **model, struct ip
 	struct attach_reply reply;
 	cursor_copy(&call->body, &reply, sizeof(reply));
 	uint32_t segments = le32_get(reply.segment_count);
+	bool kept = (le32_get(reply.flags) & MODEL_KEPT) != 0;
 	if (segments > MANIFEST_MAX_SEGMENTS)
 		return fail(err, IPCC_PROTOCOL, "the broker announced %u segments", segments);
-	int rc = call_finished(call, segments + 1, err);
+	int rc = call_finished(call, kept ? 1 : segments + 1, err);
 	if (rc != IPCC_OK)
 		return rc;
 	struct ipcc_model *made = calloc(1, sizeof(*made));
@@ -85,7 +91,7 @@ static int receive_model(struct call *call, struct ipcc_model **model, struct ip
 		return fail_errno(err, ENOMEM, "cannot attach");
 	}
 	for (uint32_t i = 0; i < segments; i++)
-		made->segment_fds[i] = wire_fd_take(&call->fds, i + 1);
+		made->segment_fds[i] = kept ? -1 : wire_fd_take(&call->fds, i + 1);
 	rc = manifest_map(&made->manifest, call->fds.fds[0], err);
 	if (rc == IPCC_OK)
 		rc = read_facts(made, &reply, err);
@@ -121,11 +127,17 @@ static int attach_target(struct ipcc_client *client, const struct ipcc_attach_op
 		return rc;
 	}
 	rc = receive_model(&call, &made, err);
+	if (rc == IPCC_OK)
+		PROBE_MANIFEST_VERIFIED(client, made->facts.manifest_bytes, made->facts.tensors);
 	call_end(&call);
 	const char *root = options->sources != NULL ? options->sources : target->path;
-	if (rc == IPCC_OK && root != NULL && options->verify != IPCC_VERIFY_NONE)
+	if (rc == IPCC_OK && root != NULL && options->verify != IPCC_VERIFY_NONE) {
 		rc = sources_compare(&made->manifest, root, options->verify, &client->canceled,
 				     &made->facts.source_state, err);
+		const struct ipcc_error *why = rc == IPCC_MISMATCH ? err : NULL;
+		PROBE_SOURCES_COMPARED(client, rc, why != NULL ? why->field : NULL, why != NULL ? why->expected : NULL,
+				       why != NULL ? why->got : NULL);
+	}
 	if (rc != IPCC_OK) {
 		end_lease(client, NULL);
 		if (made != NULL)
@@ -138,8 +150,8 @@ static int attach_target(struct ipcc_client *client, const struct ipcc_attach_op
 	return IPCC_OK;
 }
 
-EXPORT int ipcc_attach(struct ipcc_client *client, const struct ipcc_attach_options *options, struct ipcc_model **model,
-		       struct ipcc_error *err)
+static int attach(struct ipcc_client *client, const struct ipcc_attach_options *options, struct ipcc_model **model,
+		  struct ipcc_error *err)
 {
 	struct target target;
 	if (options->verify > IPCC_VERIFY_NONE)
@@ -151,11 +163,20 @@ EXPORT int ipcc_attach(struct ipcc_client *client, const struct ipcc_attach_opti
 		target_fini(&target);
 		return fail(err, IPCC_USAGE, "this connection holds a lease already; detach it, or open a second one");
 	}
-	client->evicted = false;
+	client->evicted = client->lost = false;
 	rc = attach_target(client, options, &target, model, err);
 	if (rc != IPCC_OK)
 		client->lease_taken = false;
 	target_fini(&target);
+	return rc;
+}
+
+EXPORT int ipcc_attach(struct ipcc_client *client, const struct ipcc_attach_options *options, struct ipcc_model **model,
+		       struct ipcc_error *err)
+{
+	PROBE_ATTACH_STARTED(client, options->model);
+	int rc = attach(client, options, model, err);
+	PROBE_ATTACH_FINISHED(client, rc, rc == IPCC_OK ? *model : NULL, rc == IPCC_OK ? (*model)->facts.name : NULL);
 	return rc;
 }
 
@@ -164,6 +185,8 @@ EXPORT int ipcc_detach(struct ipcc_model *model, struct ipcc_error *err)
 	struct ipcc_client *client = model->client;
 	if (client == NULL)
 		return IPCC_OK;
+	if (model->facts.kept) /* its keeper may free the memory as soon as the lease is over */
+		model_unmap(model);
 	model->client = NULL;
 	client->leased = NULL;
 	int rc = end_lease(client, err);
@@ -177,6 +200,9 @@ EXPORT enum ipcc_lease ipcc_lease_state(struct ipcc_model *model)
 	if (client == NULL)
 		return IPCC_LEASE_ENDED;
 	call_poll(client);
+	/* Without a broker no keeper stays. */
+	if (client->lost || (client->broken && model->facts.kept))
+		return IPCC_LEASE_LOST;
 	if (client->evicted)
 		return IPCC_LEASE_EVICTED;
 	return client->broken ? IPCC_LEASE_ENDED : IPCC_LEASE_HELD;

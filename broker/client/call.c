@@ -6,6 +6,7 @@
  */
 #include "broker/client/client.h"
 
+#include "bpf/probes.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
@@ -90,6 +91,20 @@ static int broker_gone(struct ipcc_error *err)
 	return fail(err, IPCC_NO_BROKER, "the broker ended the connection; see its log, then connect again");
 }
 
+static atomic_bool *event_of(struct ipcc_client *client, enum message_type type)
+{
+	switch (type) {
+	case MESSAGE_EVICTED:
+		return &client->evicted;
+	case MESSAGE_LOST:
+		return &client->lost;
+	case MESSAGE_RELEASED:
+		return &client->released;
+	default:
+		return NULL;
+	}
+}
+
 /* The next message, events noted and passed over. */
 static int receive_reply(struct ipcc_client *client, struct call *call, struct message_header *header,
 			 int64_t deadline_ms, struct ipcc_error *err)
@@ -117,9 +132,10 @@ static int receive_reply(struct ipcc_client *client, struct call *call, struct m
 		call->message.length = (size_t)length;
 		if (le32_get(header->bytes) != length)
 			return fail(err, IPCC_PROTOCOL, "the broker sent a malformed message");
-		if (le16_get(header->type) != MESSAGE_EVICTED)
+		atomic_bool *event = event_of(client, le16_get(header->type));
+		if (event == NULL)
 			return IPCC_OK;
-		client->evicted = true;
+		*event = true;
 		wire_fds_close(&call->fds);
 	}
 }
@@ -167,6 +183,7 @@ static int run_locked(struct call *call, struct ipcc_client *client, const int *
 		return rc;
 	}
 	rc = read_reply(call, &header, type, request, err);
+	PROBE_REPLY_RECEIVED(client, request, type, rc);
 	if (rc == IPCC_PROTOCOL || le16_get(header.type) == MESSAGE_GOODBYE)
 		client->broken = true;
 	return rc;
@@ -195,6 +212,11 @@ void call_poll(struct ipcc_client *client)
 	}
 	pthread_mutex_unlock(&client->lock);
 	call_end(&call);
+}
+
+int call_wait(struct ipcc_client *client, struct ipcc_error *err)
+{
+	return wait_ready(client, POLLIN, INT64_MAX, err);
 }
 
 void call_end(struct call *call)

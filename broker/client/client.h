@@ -23,7 +23,11 @@ struct ipcc_client {
 	atomic_bool lease_taken;   /* an attach is going on, or its lease is held */
 	struct ipcc_model *leased; /* the model whose lease this connection is, or NULL */
 	struct ipcc_publish *publishing;
-	atomic_bool evicted; /* an EVICTED event came */
+	uint64_t evicted_id; /* by the last ipcc_evict */
+	/* Events that came. */
+	atomic_bool evicted;
+	atomic_bool lost;     /* the keeper of the leased model ended */
+	atomic_bool released; /* the model that is kept over this connection is gone */
 };
 
 struct ipcc_model {
@@ -66,6 +70,8 @@ int call_finished(const struct call *call, unsigned fds_expected, struct ipcc_er
 
 /* Reads what the broker sent unasked, without blocking, and notes it. Takes the client's lock. */
 void call_poll(struct ipcc_client *client);
+/* Until the broker says something, or is gone, or IPCC_CANCELED. Without the lock: others may use the client meanwhile. */
+int call_wait(struct ipcc_client *client, struct ipcc_error *err);
 
 /* IPCC_NOT_FOUND beyond the last entry: the caller's mistake, not the manifest's. */
 int model_check_number(const struct ipcc_model *model, enum manifest_section_id section, uint32_t i, const char *what,
@@ -89,7 +95,9 @@ int fetched_hash(const struct fetched *from, struct hash128 *blocks, struct hash
 
 /* Ends the connection; the client can only be closed from then on. */
 void client_hang_up(struct ipcc_client *client);
-/* The client is closed under an unfinished publication. */
+/* The same, and waits until the broker knows, at most timeout_ms. */
+void client_leave(struct ipcc_client *client);
+/* The client is closed under a publication that is unfinished or kept. */
 void publish_orphan(struct ipcc_publish *publish);
 
 /* What the user called a model: the selector's parts. */

@@ -1,12 +1,14 @@
 /* Connecting, authenticating the broker, canceling, closing; see ipc_cache.h. */
 #include "broker/client/client.h"
 
+#include "bpf/probes.h"
 #include "broker/link/rendezvous.h"
 #include "manifest/dtype.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -114,6 +116,7 @@ EXPORT int ipcc_connect(struct ipcc_client **client, const struct ipcc_client_op
 	struct ipcc_client *made = calloc(1, sizeof(*made));
 	if (made == NULL)
 		return fail_errno(err, ENOMEM, "cannot connect");
+	PROBE_CONNECT_STARTED(made);
 	made->socket_fd = -1;
 	made->timeout_ms = options->timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : options->timeout_ms;
 	pthread_mutex_init(&made->lock, NULL);
@@ -123,6 +126,7 @@ EXPORT int ipcc_connect(struct ipcc_client **client, const struct ipcc_client_op
 		rc = open_socket(made, options, err);
 	if (rc == IPCC_OK)
 		rc = greet(made, err);
+	PROBE_CONNECT_FINISHED(made, rc);
 	if (rc != IPCC_OK) {
 		ipcc_close(made);
 		return rc;
@@ -134,6 +138,16 @@ EXPORT int ipcc_connect(struct ipcc_client **client, const struct ipcc_client_op
 void client_hang_up(struct ipcc_client *client)
 {
 	client->broken = true;
+	shutdown(client->socket_fd, SHUT_RDWR);
+}
+
+void client_leave(struct ipcc_client *client)
+{
+	struct pollfd broker = {.fd = client->socket_fd, .events = POLLRDHUP};
+	client->broken = true;
+	shutdown(client->socket_fd, SHUT_WR);
+	while (poll(&broker, 1, client->timeout_ms) < 0 && errno == EINTR)
+		;
 	shutdown(client->socket_fd, SHUT_RDWR);
 }
 

@@ -73,7 +73,8 @@ struct ipcc_client_options {
  * be the caller's uid, root or the trusted uid. `options` may be NULL.
  * IPCC_NO_BROKER: nobody listens; IPCC_REFUSED: not to be trusted, or the broker does not take this user. */
 int ipcc_connect(struct ipcc_client **client, const struct ipcc_client_options *options, struct ipcc_error *err);
-/* Ends the connection, and with it the lease or an uncommitted publication. Mapped models stay mapped. NULL is fine. */
+/* Ends the connection, and with it the lease, and a publication that is uncommitted or kept. Mapped models stay mapped; a kept
+ * one's memory may be freed by its keeper from then on. NULL is fine. */
 void ipcc_close(struct ipcc_client *client);
 /* From any thread, or a signal handler: the call in flight and every later one return IPCC_CANCELED. Only ipcc_close() can
  * follow. Allocating a segment and hashing one are finished first. */
@@ -136,11 +137,14 @@ enum ipcc_map_flags {
 /* Maps all segments, read-only by page protection (a write is a SIGSEGV of the writer alone). Once per model.
  * A GPU's segments are mapped on the GPU that the manifest names, whatever CUDA_VISIBLE_DEVICES says, side by side, and
  * read-only by the GPU's page tables (a kernel's write is an illegal memory access of its process alone); the addresses
- * are the GPU's. IPCC_NOT_FOUND: this process does not see that GPU; IPCC_MISMATCH: a segment is another GPU's memory. */
+ * are the GPU's. A kept model's (facts.kept) lie wherever the driver puts them, and are writable: writing to them changes what
+ * everybody reads. Its keeper cannot map it itself, and ipcc_map needs the lease.
+ * IPCC_NOT_FOUND: this process does not see that GPU, or the keeper has ended; IPCC_MISMATCH: a segment is another GPU's
+ * memory. */
 int ipcc_map(struct ipcc_model *model, unsigned flags, struct ipcc_error *err);
 
 /* Unmaps a GPU's memory and keeps the addresses; ipcc_resume() maps the same segments at the same addresses again. The
- * lease, if held, stays. IPCC_REFUSED for host memory. */
+ * lease, if held, stays. IPCC_REFUSED for host memory and kept models. */
 int ipcc_suspend(struct ipcc_model *model, struct ipcc_error *err);
 int ipcc_resume(struct ipcc_model *model, struct ipcc_error *err);
 
@@ -155,7 +159,8 @@ int ipcc_faults(bool on, struct ipcc_error *err);
 /* Names a mapped model's tensors in such messages, until it is unmapped. At most 256 models. */
 int ipcc_fault_watch(struct ipcc_model *model, struct ipcc_error *err);
 
-/* Ends the lease; manifest and mappings stay valid. Harmless when repeated. */
+/* Ends the lease; manifest and mappings stay valid, but for those of a kept model, which is unmapped: its keeper may free the
+ * memory from then on. Harmless when repeated. */
 int ipcc_detach(struct ipcc_model *model, struct ipcc_error *err);
 
 /* Is the lease still good? Without blocking. */
@@ -163,6 +168,9 @@ enum ipcc_lease {
 	IPCC_LEASE_HELD,
 	IPCC_LEASE_EVICTED, /* the broker dropped the model by force; the mappings stay valid, free them soon */
 	IPCC_LEASE_ENDED,   /* detached, or the broker is gone; the mappings stay valid */
+	/* A kept model's keeper ended, or is about to since the broker is gone. Its memory goes with it, mapped or not, and what the mappings hold is undefined from then
+	 * on: use nothing of it any more, and free the model. */
+	IPCC_LEASE_LOST,
 };
 enum ipcc_lease ipcc_lease_state(struct ipcc_model *model);
 
@@ -174,6 +182,7 @@ void ipcc_model_free(struct ipcc_model *model);
 struct ipcc_model_facts {
 	const char *name;
 	char key_id[IPCC_KEY_ID_CHARS];
+	bool kept;	     /* the publisher holds the memory, and the model ends with it */
 	uint64_t id;	     /* of this broker process */
 	uint64_t generation; /* larger is newer */
 	uint64_t created_ns; /* CLOCK_REALTIME */
@@ -258,6 +267,10 @@ int ipcc_views(const struct ipcc_model *model, struct ipcc_views *views, struct 
  * offset; IPCC_NOT_FOUND when the publisher gave no hashes. */
 int ipcc_verify_segment(const struct ipcc_model *model, uint32_t i, struct ipcc_error *err);
 
+/* For tracing (ipc-cache-probes(7)): tells whoever listens that the caller did `phase` with the model ("skeleton", "bind",
+ * "post-process") from start_ns to end_ns of CLOCK_MONOTONIC. Costs next to nothing when nobody does. */
+void ipcc_probe_phase(const struct ipcc_model *model, const char *phase, uint64_t start_ns, uint64_t end_ns);
+
 /* ---- publishing ------------------------------------------------------------------------------------------------- */
 
 struct ipcc_publish_options {
@@ -274,14 +287,21 @@ struct ipcc_publish_options {
 	/* A resident model of the same key is replaced at the commit: it takes no new attach and goes with its last
 	 * lease. Otherwise IPCC_EXISTS. */
 	bool replace;
+	/* The caller will write every byte, as ipcc_publish_copy() does: a GPU's segments are not cleared first. What is
+	 * left out holds whatever that memory held before. */
+	bool overwritten;
+	/* GPU memory without fds, for devices whose memory cannot be exported as such: the segments are ordinary memory of this
+	 * process, shared by legacy IPC handles, and the model lives as long as this process keeps it: see ipcc_publish_keep().
+	 * IPCC_REFUSED on the host. */
+	bool keep;
 	/* The caller makes the segments one by one with ipcc_publish_create(), as it frees what it fills them from. */
 	bool create_later;
 };
 
 struct ipcc_publish;
 
-/* Claims the key with the broker, then creates the segments, mapped writable at ipcc_publish_address(); they hold zeros, and
- * their memory is allocated as they are filled. The connection is
+/* Claims the key with the broker, then creates the segments, mapped writable at ipcc_publish_address(); they hold zeros
+ * (unless `overwritten`), and their memory is allocated as they are filled. The connection is
  * the claim: when it ends before the commit, nothing is left. One publication per client at a time.
  * IPCC_EXISTS, IPCC_BUSY (names the other publisher), IPCC_NO_MEMORY (before anything is allocated), IPCC_REFUSED. */
 int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publish_options *options,
@@ -325,9 +345,33 @@ int ipcc_publish_hashes(struct ipcc_publish *publish, uint32_t segment, const ui
 			struct ipcc_error *err);
 
 /* Hashes what was not hashed, unmaps and seals the segments, hands them and the manifest over. On success the model is
- * resident and independent of this process; id and generation are stored unless NULL. Free the publication in any case. */
+ * resident and independent of this process, unless it is to be kept; id and generation are stored unless NULL. Free the
+ * publication in any case. */
 int ipcc_publish_commit(struct ipcc_publish *publish, uint64_t *id, uint64_t *generation, struct ipcc_error *err);
-/* Frees; an uncommitted publication is given up (its connection ends: the client can only be closed). NULL is fine. */
+/* After the commit of a publication with `keep`: waits until the memory is wanted no longer, then free the publication, which
+ * frees it. Meanwhile the client, the publication and the GPU's context must stay; the process must not fork without exec,
+ * or the broker would not see its end.
+ * 0: the model was evicted or replaced, and its last lease has ended. IPCC_CANCELED (ipcc_cancel(), as from a signal handler):
+ * freeing the publication ends the model at once, and its holders are told (IPCC_LEASE_LOST). IPCC_NO_BROKER: the broker is
+ * gone, and with it the model. The process's death at any moment ends the model as IPCC_CANCELED does. */
+int ipcc_publish_keep(struct ipcc_publish *publish, struct ipcc_error *err);
+
+/* Where the time of a publication went. */
+enum ipcc_phase {
+	IPCC_PHASE_CLAIM,  /* the broker's answer to the claim */
+	IPCC_PHASE_OPEN,   /* setting up the GPU's context */
+	IPCC_PHASE_CREATE, /* the segments, cleared unless `overwritten` */
+	IPCC_PHASE_MAP, /* ipcc_publish_copy(): mapping the model's segments where they are copied to, and unmapping */
+	IPCC_PHASE_BYTES,  /* ipcc_publish_copy(): the bytes */
+	IPCC_PHASE_SEAL,   /* hashing what was not hashed, unmapping, sealing */
+	IPCC_PHASE_COMMIT, /* handing segments and manifest over */
+	IPCC_PHASES,
+};
+/* Nanoseconds so far; what did not happen took 0. */
+uint64_t ipcc_publish_phase_ns(const struct ipcc_publish *publish, enum ipcc_phase phase);
+
+/* Frees; an uncommitted publication is given up, and a kept model with it unless it is gone already (its connection ends: the
+ * client can only be closed). NULL is fine. */
 void ipcc_publish_free(struct ipcc_publish *publish);
 
 /* ---- looking and managing --------------------------------------------------------------------------------------- */
@@ -342,6 +386,7 @@ struct ipcc_listing {
 	uint64_t id;
 	uint64_t generation;	     /* 0 while loading */
 	enum ipcc_model_state state; /* views.h, as all enumerations that travel */
+	bool kept;		     /* by publisher_pid, as in struct ipcc_model_facts */
 	const char *name;
 	char key_id[IPCC_KEY_ID_CHARS];
 	uid_t owner_uid;
@@ -372,6 +417,8 @@ void ipcc_list_free(struct ipcc_list *list);
  * `draining` (may be NULL) is set when leases are left. */
 int ipcc_evict(struct ipcc_client *client, const char *model, const struct ipcc_field *fields, uint32_t field_count,
 	       enum ipcc_evict_mode mode, int wait_ms, bool *draining, struct ipcc_error *err);
+/* Which model the last ipcc_evict() of this client that succeeded was about: its id in ipcc_list(). 0: there was none. */
+uint64_t ipcc_evicted_id(const struct ipcc_client *client);
 
 /* One round trip. */
 int ipcc_ping(struct ipcc_client *client, struct ipcc_error *err);

@@ -74,9 +74,17 @@ EXPORT int ipcc_evict(struct ipcc_client *client, const char *model, const struc
 	}
 	call_end(&call);
 	target_fini(&target);
-	if (rc == IPCC_OK && draining != NULL)
+	if (rc != IPCC_OK)
+		return rc;
+	client->evicted_id = le64_get(reply.id);
+	if (draining != NULL)
 		*draining = le32_get(reply.leases) > 0;
-	return rc;
+	return IPCC_OK;
+}
+
+EXPORT uint64_t ipcc_evicted_id(const struct ipcc_client *client)
+{
+	return client->evicted_id;
 }
 
 /* A list under construction: the models, and what belongs to each. */
@@ -178,6 +186,7 @@ static int read_entry(struct list *list, struct cursor *c, struct ipcc_error *er
 		.field_count = parts->key.count,
 		.fields = parts->key.fields,
 		.leases = le32_get(entry.lease_count),
+		.kept = (le32_get(entry.flags) & MODEL_KEPT) != 0,
 		.holder_count = le16_get(entry.holder_count),
 		.holders = parts->holders,
 	};

@@ -6,6 +6,7 @@
  */
 #include "broker/client/client.h"
 
+#include "bpf/probes.h"
 #include "loader/device/device.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
@@ -29,13 +30,19 @@ static int map_run(struct ipcc_model *model, uint32_t first, enum device_access 
 {
 	uint64_t bytes[MANIFEST_MAX_SEGMENTS];
 	struct ipcc_segment segment, next;
-	struct device_request request = {.fds = model->segment_fds + first, .bytes = bytes, .access = access};
+	struct device_handle handles[MANIFEST_MAX_SEGMENTS];
+	struct device_request request = {
+		.fds = model->segment_fds + first, .handles = handles, .bytes = bytes, .access = access};
 	int rc = manifest_segment(&model->manifest, first, &segment, err);
-	const struct device *device = rc == IPCC_OK ? device_find(segment.device, err) : NULL;
+	const struct device *device = rc != IPCC_OK	  ? NULL
+				      : model->facts.kept ? device_find_kept(segment.device, err)
+							  : device_find(segment.device, err);
 	if (device == NULL)
 		return rc != IPCC_OK ? rc : fail_within(err, "segment %u", first);
 	request.device = segment.device;
 	for (next = segment; rc == IPCC_OK && strcmp(next.device, segment.device) == 0;) {
+		handles[request.count].length = next.handle_bytes;
+		memcpy(handles[request.count].bytes, next.handle, sizeof(next.handle));
 		bytes[request.count++] = next.bytes;
 		if (first + request.count == model->facts.segments)
 			break;
@@ -53,16 +60,29 @@ static int map_run(struct ipcc_model *model, uint32_t first, enum device_access 
 	return IPCC_OK;
 }
 
-EXPORT int ipcc_map(struct ipcc_model *model, unsigned flags, struct ipcc_error *err)
+/* A kept model that is mapped or could not be: has its keeper ended meanwhile? Then nothing of it stays mapped. */
+static int check_keeper(struct ipcc_model *model, int rc, struct ipcc_error *err)
+{
+	if (!model->facts.kept || ipcc_lease_state(model) != IPCC_LEASE_LOST)
+		return rc;
+	return fail(err, IPCC_NOT_FOUND, "%s is lost: its keeper, process %d, has ended, and the memory with it",
+		    model->facts.name, model->facts.publisher_pid);
+}
+
+static int map(struct ipcc_model *model, unsigned flags, struct ipcc_error *err)
 {
 	if ((flags & ~(unsigned)IPCC_MAP_PRIVATE) != 0)
 		return fail(err, IPCC_USAGE, "map flags %#x are not known", flags);
 	if (model->mapped)
 		return fail(err, IPCC_USAGE, "the model is mapped already");
+	if (model->facts.kept && model->client == NULL)
+		return fail(err, IPCC_USAGE,
+			    "the lease is over, and with it the hold on the keeper's memory; attach again");
 	int rc = IPCC_OK;
 	enum device_access access = (flags & IPCC_MAP_PRIVATE) != 0 ? DEVICE_PRIVATE : DEVICE_READ;
 	for (uint32_t i = 0, count = 0; rc == IPCC_OK && i < model->facts.segments; i += count)
 		rc = map_run(model, i, access, &count, err);
+	rc = check_keeper(model, rc, err);
 	if (rc != IPCC_OK) {
 		model_unmap(model);
 		return rc;
@@ -76,6 +96,14 @@ EXPORT int ipcc_map(struct ipcc_model *model, unsigned flags, struct ipcc_error 
 	return IPCC_OK;
 }
 
+EXPORT int ipcc_map(struct ipcc_model *model, unsigned flags, struct ipcc_error *err)
+{
+	PROBE_MAP_STARTED(model, model->client);
+	int rc = map(model, flags, err);
+	PROBE_MAP_FINISHED(model, rc, model->facts.bytes, model->facts.segments, model->facts.tensors);
+	return rc;
+}
+
 EXPORT int ipcc_suspend(struct ipcc_model *model, struct ipcc_error *err)
 {
 	int rc = IPCC_OK;
@@ -83,9 +111,12 @@ EXPORT int ipcc_suspend(struct ipcc_model *model, struct ipcc_error *err)
 		return fail(err, IPCC_USAGE, "the model is not mapped");
 	for (uint32_t i = 0; i < model->range_count; i++)
 		if (model->ranges[i]->device->suspend == NULL)
-			return fail(err, IPCC_REFUSED,
-				    "host memory is shared page by page with all other readers; there is "
-				    "nothing to give back");
+			return fail(err, IPCC_REFUSED, "%s",
+				    model->ranges[i]->device->is_host
+					    ? "host memory is shared page by page with all other readers; there is "
+					      "nothing to give back"
+					    : "a keeper's memory cannot be mapped again at the same addresses; "
+					      "detach, and attach again when it is needed");
 	model->suspended = true;
 	for (uint32_t i = 0; i < model->range_count; i++) {
 		int one = model->ranges[i]->device->suspend(model->ranges[i], rc == IPCC_OK ? err : NULL);

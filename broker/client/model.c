@@ -1,7 +1,13 @@
 /* An attached model: everything that is read from its manifest; see ipc_cache.h. */
 #include "broker/client/client.h"
 
+#include "bpf/probes.h"
 #include "manifest/fail.h"
+
+EXPORT void ipcc_probe_phase(const struct ipcc_model *model, const char *phase, uint64_t start_ns, uint64_t end_ns)
+{
+	PROBE_PHASE_FINISHED(model, phase, start_ns, end_ns);
+}
 
 EXPORT void ipcc_model_facts(const struct ipcc_model *model, struct ipcc_model_facts *facts)
 {

@@ -6,12 +6,15 @@
  */
 #include "broker/client/publish.h"
 
+#include "bpf/probes.h"
+#include "broker/client/publish_memory.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* On top of the time that any call may take. */
 #define DRAFT_WAIT_MS 60000
@@ -33,6 +36,30 @@ static int round_sizes(struct ipcc_publish *publish, const struct ipcc_publish_o
 	return rc;
 }
 
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+void publish_lap(struct ipcc_publish *publish)
+{
+	publish->lap_ns = now_ns();
+}
+
+void publish_lap_end(struct ipcc_publish *publish, enum ipcc_phase phase)
+{
+	uint64_t now = now_ns();
+	publish->phase_ns[phase] += now - publish->lap_ns;
+	publish->lap_ns = now;
+}
+
+EXPORT uint64_t ipcc_publish_phase_ns(const struct ipcc_publish *publish, enum ipcc_phase phase)
+{
+	return (unsigned)phase < IPCC_PHASES ? publish->phase_ns[phase] : 0;
+}
+
 static int begin(struct ipcc_publish *publish, const struct ipcc_publish_options *options, const struct key *key,
 		 struct ipcc_error *err)
 {
@@ -43,7 +70,7 @@ static int begin(struct ipcc_publish *publish, const struct ipcc_publish_options
 		return fail(err, IPCC_USAGE, "the model's name has %zu bytes; at most %d", name_bytes,
 			    MANIFEST_MAX_NAME);
 	struct begin_request fixed = {
-		.flags = le32_make(options->replace ? BEGIN_REPLACE : 0),
+		.flags = le32_make((options->replace ? BEGIN_REPLACE : 0) | (options->keep ? BEGIN_KEPT : 0)),
 		.wait_ms = le32_make(wire_wait(options->wait_ms)),
 		.segment_count = le32_make(options->segment_count),
 		.visibility = le32_make(options->visibility),
@@ -52,6 +79,7 @@ static int begin(struct ipcc_publish *publish, const struct ipcc_publish_options
 		.field_count = le16_make((uint16_t)key->count),
 		.field_bytes = le32_make((uint32_t)key->packed_bytes),
 	};
+	publish_lap(publish);
 	call_start(&call, MESSAGE_BEGIN);
 	message_append(&call.message, &fixed, sizeof(fixed));
 	for (uint32_t i = 0; i < options->segment_count; i++) {
@@ -66,6 +94,7 @@ static int begin(struct ipcc_publish *publish, const struct ipcc_publish_options
 		rc = call_finished(&call, 0, err);
 	}
 	call_end(&call);
+	publish_lap_end(publish, IPCC_PHASE_CLAIM);
 	return rc;
 }
 
@@ -84,6 +113,9 @@ static int create_segment(struct ipcc_publish *publish, uint32_t i, struct ipcc_
 	struct device_segment *memory = &publish->segments[i].memory;
 	snprintf(name, sizeof(name), "ipc-cache-segment-%u", i);
 	int rc = publish->device->create(publish->device_name, name, memory->bytes, memory, err);
+	/* What lies between tensors is zero, whatever this memory held before. */
+	if (rc == IPCC_OK && publish->device->clear != NULL && !publish->overwritten)
+		rc = publish->device->clear(memory, err);
 	return rc == IPCC_OK ? IPCC_OK : fail_within(err, "segment %u", i);
 }
 
@@ -93,6 +125,7 @@ static int create_segments(struct ipcc_publish *publish, uint64_t total, bool cr
 	const struct device *device = publish->device;
 	int rc = total == 0 ? IPCC_OK : device->open(publish->device_name, err);
 	publish->opened = rc == IPCC_OK && total > 0;
+	publish_lap_end(publish, IPCC_PHASE_OPEN);
 	if (create_later)
 		return rc;
 	/* Only now: what is resident already, or on its way, needs no more memory. */
@@ -100,12 +133,13 @@ static int create_segments(struct ipcc_publish *publish, uint64_t total, bool cr
 		rc = device->memory_check(publish->device_name, total, err);
 	for (uint32_t i = 0; rc == IPCC_OK && i < publish->segment_count; i++)
 		rc = create_segment(publish, i, err);
+	publish_lap_end(publish, IPCC_PHASE_CREATE);
 	return rc;
 }
 
 EXPORT int ipcc_publish_create(struct ipcc_publish *publish, uint32_t segment, struct ipcc_error *err)
 {
-	if (segment >= publish->segment_count || publish->segments[segment].memory.fd >= 0)
+	if (segment >= publish->segment_count || publish->segments[segment].memory.address != NULL)
 		return fail(err, IPCC_USAGE, "segment %u of %u does not exist, or is created already", segment,
 			    publish->segment_count);
 	uint64_t bytes = publish->segments[segment].memory.bytes;
@@ -145,8 +179,9 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 	if (options->segment_count > MANIFEST_MAX_SEGMENTS)
 		return fail(err, IPCC_USAGE, "%u segments; a model has at most %d", options->segment_count,
 			    MANIFEST_MAX_SEGMENTS);
-	const struct device *device = device_find(name, err);
-	int rc = device == NULL ? IPCC_NOT_FOUND : key_init(&key, options->fields, options->field_count, err);
+	const struct device *device = options->keep ? device_find_kept(name, err) : device_find(name, err);
+	int missing = strcmp(name, DEVICE_HOST) == 0 ? IPCC_REFUSED : IPCC_NOT_FOUND;
+	int rc = device == NULL ? missing : key_init(&key, options->fields, options->field_count, err);
 	if (rc != IPCC_OK)
 		return rc;
 	struct ipcc_publish *made = publish_new(client, device, name, options->segment_count);
@@ -157,8 +192,10 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 	if (rc == IPCC_OK)
 		rc = begin(made, options, &key, err);
 	bool claimed = rc == IPCC_OK;
-	if (rc == IPCC_OK)
+	if (rc == IPCC_OK) {
+		made->overwritten = options->overwritten;
 		rc = create_segments(made, total, options->create_later, err);
+	}
 	key_fini(&key);
 	if (rc != IPCC_OK) {
 		if (made != NULL && !claimed)
@@ -166,9 +203,22 @@ EXPORT int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publ
 		ipcc_publish_free(made);
 		return rc;
 	}
+	made->keep = options->keep;
 	client->publishing = made;
 	*publish = made;
 	return IPCC_OK;
+}
+
+const struct device *publish_device(const struct ipcc_publish *publish)
+{
+	return publish->device;
+}
+
+struct device_segment *publish_memory(struct ipcc_publish *publish, uint32_t segment)
+{
+	if (segment >= publish->segment_count || publish->segments[segment].memory.address == NULL)
+		return NULL;
+	return &publish->segments[segment].memory;
 }
 
 EXPORT void *ipcc_publish_address(const struct ipcc_publish *publish, uint32_t segment)
@@ -262,7 +312,7 @@ static int finish_segment(struct ipcc_publish *publish, uint32_t i, struct ipcc_
 	struct publish_segment *s = &publish->segments[i];
 	uint64_t count = hash_block_count(s->memory.bytes);
 	struct segment_read read = {publish, i};
-	if (s->memory.fd < 0)
+	if (s->memory.address == NULL)
 		return fail(err, IPCC_USAGE, "segment %u was not created yet", i);
 	if (s->blocks == NULL) {
 		s->blocks = malloc(count * sizeof(*s->blocks));
@@ -279,14 +329,19 @@ static int finish_segment(struct ipcc_publish *publish, uint32_t i, struct ipcc_
 	struct ipcc_segment segment = {
 		.device = publish->device_name,
 		.bytes = s->memory.bytes,
-		.handle_kind = HANDLE_FD,
+		.handle_kind = publish->keep ? HANDLE_LEGACY : HANDLE_FD,
+		.handle_bytes = s->memory.handle.length,
 		.block_count = (uint32_t)count,
 	};
 	memcpy(segment.hash, s->hash.bytes, sizeof(segment.hash));
+	memcpy(segment.handle, s->memory.handle.bytes, sizeof(segment.handle));
 	int rc = builder_add_segment(publish->builder, &segment, s->blocks, err);
 	if (rc == IPCC_OK)
 		rc = publish->device->seal(&s->memory, err);
-	return rc == IPCC_OK ? IPCC_OK : fail_within(err, "segment %u", i);
+	if (rc != IPCC_OK)
+		return fail_within(err, "segment %u", i);
+	PROBE_SEGMENT_FULL(i, s->memory.bytes);
+	return IPCC_OK;
 }
 
 static int send_segments(struct ipcc_publish *publish, struct ipcc_error *err)
@@ -363,18 +418,22 @@ EXPORT int ipcc_publish_commit(struct ipcc_publish *publish, uint64_t *id, uint6
 	int rc = IPCC_OK;
 	if (publish->committed || publish->client == NULL)
 		return fail(err, IPCC_USAGE, "the publication is over already");
+	publish_lap(publish);
 	for (uint32_t i = 0; rc == IPCC_OK && i < publish->segment_count; i++)
 		rc = finish_segment(publish, i, err);
-	if (rc == IPCC_OK && publish->segment_count > 0)
+	publish_lap_end(publish, IPCC_PHASE_SEAL);
+	if (rc == IPCC_OK && publish->segment_count > 0 && !publish->keep)
 		rc = send_segments(publish, err);
 	if (rc == IPCC_OK)
 		rc = send_draft(publish, err);
 	if (rc == IPCC_OK)
 		rc = send_commit(publish, &reply, err);
+	publish_lap_end(publish, IPCC_PHASE_COMMIT);
 	if (rc != IPCC_OK)
 		return rc;
 	publish->committed = true;
-	publish->client->publishing = NULL;
+	if (!publish->keep)
+		publish->client->publishing = NULL;
 	if (id != NULL)
 		*id = le64_get(reply.id);
 	if (generation != NULL)
@@ -395,6 +454,8 @@ EXPORT void ipcc_publish_free(struct ipcc_publish *publish)
 		/* The connection is the claim: ending it gives the claim up. */
 		client_hang_up(publish->client);
 		publish->client->publishing = NULL;
+	} else if (publish->client != NULL && publish->keep) {
+		keep_end(publish);
 	}
 	for (uint32_t i = 0; i < publish->segment_count; i++) {
 		publish->device->destroy(&publish->segments[i].memory);

@@ -9,6 +9,8 @@ extern const struct device device_host;
 
 /* All GPUs, whoever made them: gpu.c finds the vendor by a device's name. */
 extern const struct device device_gpu;
+/* Their memory that has no fd; see gpu_kept.c. */
+extern const struct device device_gpu_kept;
 
 /* The vendors, in the order in which `auto` and lists have them. */
 extern const struct vendor vendor_cuda;

@@ -64,10 +64,25 @@ static cu_result cuda_identify(const struct driver *driver, cu_device device, ch
 	return CU_OK;
 }
 
+static cu_result cuda_exports_fds(const struct driver *driver, cu_device device, int *can)
+{
+	int vmm = 0, fds = 0;
+	cu_result r = driver->device_attribute(&vmm, CU_ATTRIBUTE_VMM, device);
+	if (r == CU_OK)
+		r = driver->device_attribute(&fds, CU_ATTRIBUTE_POSIX_FD, device);
+	if (r == CU_OK)
+		*can = vmm != 0 && fds != 0;
+	return r;
+}
+
 const struct vendor vendor_cuda = {
 	.kind = "cuda",
 	.prefix = "GPU-",
 	.visible = "CUDA_VISIBLE_DEVICES",
 	.load = cuda_load,
 	.identify = cuda_identify,
+	.exports_fds = cuda_exports_fds,
+	.legacy_bytes = CU_IPC_BYTES,
+	.legacy_get = legacy_get,
+	.legacy_open = legacy_open,
 };

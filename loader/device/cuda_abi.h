@@ -20,9 +20,12 @@ enum {
 	CU_NO_DEVICE = 100,
 	CU_INVALID_DEVICE = 101,
 	CU_INVALID_CONTEXT = 201,
+	CU_PEER_ACCESS_UNSUPPORTED = 217,
 	CU_INVALID_HANDLE = 400,
 	CU_NOT_READY = 600,
 	CU_ILLEGAL_ADDRESS = 700,
+	CU_HOST_PINNED = 712, /* already */
+	CU_HOST_NOT_PINNED = 713,
 	CU_NOT_PERMITTED = 800,
 	CU_NOT_SUPPORTED = 801,
 	CU_UNKNOWN = 999,
@@ -38,7 +41,6 @@ enum {
 	CU_GRANULARITY_MINIMUM = 0,
 	CU_STREAM_NOT_BLOCKING = 1,
 	CU_HOST_PORTABLE = 1,
-	CU_HOST_READ_ONLY = 8,
 	CU_IPC_LAZY_PEER = 1,
 	CU_ATTRIBUTE_VMM = 102,
 	CU_ATTRIBUTE_POSIX_FD = 103,
@@ -130,6 +132,7 @@ typedef struct cu_ipc_handle cu_ipc_handle;
 	X(host_unpin, cuMemHostUnregister, (void *address))                                                            \
 	X(allocate, cuMemAlloc_v2, (cu_pointer * address, size_t bytes))                                               \
 	X(free, cuMemFree_v2, (cu_pointer address))                                                                    \
+	X(address_range, cuMemGetAddressRange_v2, (cu_pointer * base, size_t * bytes, cu_pointer address))             \
 	X(ipc_get, cuIpcGetMemHandle, (cu_ipc_handle * handle, cu_pointer address))                                    \
 	X(ipc_open, cuIpcOpenMemHandle_v2, (cu_pointer * address, cu_ipc_handle handle, unsigned flags))               \
 	X(ipc_close, cuIpcCloseMemHandle, (cu_pointer address))

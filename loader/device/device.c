@@ -26,6 +26,16 @@ const struct device *device_find(const char *device, struct ipcc_error *err)
 	return NULL;
 }
 
+const struct device *device_find_kept(const char *device, struct ipcc_error *err)
+{
+	const struct device *found = device_find(device, err);
+	if (found == &device_gpu)
+		return &device_gpu_kept;
+	if (found != NULL)
+		fail(err, IPCC_REFUSED, "host memory needs no keeper: the broker holds it; a keeper is for GPUs");
+	return NULL;
+}
+
 static void describe(const struct gpu *gpu, struct device_info *info)
 {
 	*info = (struct device_info){.device = &device_gpu};

@@ -23,6 +23,12 @@
 #define DEVICE_HOST	  "host"
 #define DEVICE_NAME_BYTES (MANIFEST_MAX_DEVICE + 1)
 
+/* What others open memory by that has no fd. */
+struct device_handle {
+	uint32_t length; /* 0: none */
+	uint8_t bytes[MANIFEST_LEGACY_HANDLE_BYTES];
+};
+
 struct device_segment {
 	int fd;	       /* owned; -1 when given away */
 	void *address; /* writable mapping until sealed, then NULL; a GPU's address on a GPU */
@@ -30,6 +36,9 @@ struct device_segment {
 	bool huge;	  /* filled through the mapping, for its huge pages */
 	uint64_t written; /* by `write`; atomic */
 	void *state;	  /* the device's own */
+	/* Of memory that stays with this process, see device_find_kept. */
+	void *kept;
+	struct device_handle handle;
 };
 
 enum device_access {
@@ -41,8 +50,9 @@ enum device_access {
 /* What is to be mapped: `count` segments of one device, in their order. */
 struct device_request {
 	const char *device;
-	const char *reader; /* the GPU that will read it; NULL: the device itself */
-	const int *fds;	    /* stay the caller's, may be closed afterwards */
+	const char *reader;		     /* the GPU that will read it; NULL: the device itself */
+	const int *fds;			     /* stay the caller's, may be closed afterwards */
+	const struct device_handle *handles; /* of kept memory, instead of fds */
 	const uint64_t *bytes;
 	uint32_t count;
 	enum device_access access;
@@ -60,6 +70,9 @@ struct device_memory {
 	uint64_t free_bytes;
 	uint64_t total_bytes;
 };
+
+/* Host memory that a device reads by itself, and what is on its way from there. */
+struct device_window;
 
 /* One GPU, or the host. */
 struct device_info {
@@ -84,10 +97,13 @@ struct device {
 	/* What sizes of segments must be multiples of. */
 	int (*granularity)(const char *device, uint64_t *bytes, struct ipcc_error *err);
 
-	/* A new segment of zeros, mapped writable. The host's memory is allocated as it is filled, by whoever fills it:
-	 * allocating it all beforehand, on one thread, takes longer than reading a cached file. A GPU's is there at once. */
+	/* A new segment, mapped writable. The host's holds zeros, and its memory is allocated as it is filled, by whoever fills
+	 * it: allocating it all beforehand, on one thread, takes longer than reading a cached file. A GPU's memory is there at
+	 * once, and holds whatever it held before until `clear`. */
 	int (*create)(const char *device, const char *name, uint64_t bytes, struct device_segment *segment,
 		      struct ipcc_error *err);
+	/* Fills a new segment with zeros. NULL: it holds them already. */
+	int (*clear)(struct device_segment *segment, struct ipcc_error *err);
 	/* Copies `bytes` bytes to `offset`, which must lie in the segment: the fastest way in. To a GPU it may return before
 	 * they are there: read and seal wait, and report what went wrong. On the host `from` may be a mapping of a file that
 	 * ends early: IPCC_FAILED with EFAULT, or SIGBUS. IPCC_NO_MEMORY: others took the memory meanwhile. */
@@ -96,9 +112,10 @@ struct device {
 	/* Copies back what was written. */
 	int (*read)(const struct device_segment *segment, uint64_t offset, void *to, uint64_t bytes,
 		    struct ipcc_error *err);
-	/* Fills a segment with the bytes of another of the same size, on any GPU that this one reaches, without the
-	 * processor. IPCC_REFUSED: it cannot be reached, go through host memory. NULL: never. */
-	int (*pull)(struct device_segment *segment, const char *from_device, int from_fd, struct ipcc_error *err);
+	/* Fills `from->count` segments of one device with those of a range of the same sizes that was mapped for that device
+	 * (device_request's `reader`; IPCC_REFUSED there: it cannot be reached, go through host memory), without the
+	 * processor. Waits until all bytes are there. NULL: never. */
+	int (*pull)(struct device_segment *const *segments, const struct device_range *from, struct ipcc_error *err);
 	/* How many of its bytes lie in huge pages, as obtained, not as asked for; before the seal. */
 	uint64_t (*huge_bytes)(const struct device_segment *segment);
 	/* Ends writing for ever: unmaps, allocates what was never written, seals. The fd is ready for the broker. */
@@ -118,13 +135,27 @@ struct device {
 	int (*resume)(struct device_range *range, const int *fds, struct ipcc_error *err);
 	void (*unmap)(struct device_range *range); /* NULL is fine */
 
-	/* Makes [address, address + bytes) of host memory fast to copy from and to, for all GPUs. May be NULL. */
-	int (*pin)(const char *device, void *address, uint64_t bytes, bool read_only, struct ipcc_error *err);
-	void (*unpin)(const char *device, void *address);
+	/* Filling without a copy: the caller's memory is pinned, and the device takes from it what it is told to, while the
+	 * processor does other things. A window is one thread's at a time. All NULL: the device has no windows. */
+	int (*window_open)(const char *device, void *address, uint64_t bytes, struct device_window **window,
+			   struct ipcc_error *err);
+	/* Begins to copy `bytes` bytes at `from`, in the window, to `offset` of a segment. They must stay as they are until
+	 * window_wait. */
+	int (*window_send)(struct device_window *window, struct device_segment *segment, uint64_t offset,
+			   const void *from, uint64_t bytes, struct ipcc_error *err);
+	/* Returns when all that was sent is there, with what went wrong of it. */
+	int (*window_wait)(struct device_window *window, struct ipcc_error *err);
+	/* Waits, and unpins. The memory stays the caller's. NULL is fine. */
+	void (*window_close)(struct device_window *window);
 };
 
 /* The entry that serves `device` ("host", a GPU's UUID), by its form alone; NULL with IPCC_NOT_FOUND when none does. */
 const struct device *device_find(const char *device, struct ipcc_error *err);
+
+/* The same for GPU memory that has no fd: its creator is its keeper, and it lives until the segment is destroyed or the
+ * process ends. Readers open segment->handle; they can write to it, and have no suspend. NULL with IPCC_REFUSED: host memory
+ * needs no keeper. */
+const struct device *device_find_kept(const char *device, struct ipcc_error *err);
 
 /* What a user calls a device: "host", "cuda", "cuda:0", a UUID or an unambiguous beginning of one, or "auto" (the GPU with the
  * most free memory, the host if there is no GPU). Stores its name. IPCC_NOT_FOUND says which there are. */

@@ -1,6 +1,7 @@
 /* See gpu_address.h. */
 #include "loader/device/gpu_address.h"
 
+#include "bpf/probes.h"
 #include "manifest/fail.h"
 
 #include <inttypes.h>
@@ -46,11 +47,14 @@ int gpu_map(const struct gpu *gpu, cu_pointer base, const cu_memory *memories, c
 					bytes[i],
 					r == CU_NOT_SUPPORTED ? "; is it as large as its manifest says?" : "");
 		}
+		PROBE_SEGMENT_MAPPED(at, bytes[i]);
 		at += bytes[i];
 	}
 	cu_result r = gpu->driver->set_access(base, at - base, &wanted, 1);
-	if (r == CU_OK)
+	if (r == CU_OK) {
+		PROBE_ACCESS_SET(base, at - base);
 		return 0;
+	}
 	gpu_unmap(gpu, base, bytes, count);
 	return gpu_fail(gpu, r, err, "access to %llu mapped bytes was refused (cuMemSetAccess)", at - base);
 }

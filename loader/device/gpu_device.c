@@ -7,21 +7,21 @@
 
 #include <inttypes.h>
 
-static int device_open(const char *device, struct ipcc_error *err)
+int gpu_device_open(const char *device, struct ipcc_error *err)
 {
 	struct gpu *gpu;
 	int rc = gpu_find(device, &gpu, err);
 	return rc != 0 ? rc : gpu_open(gpu, err);
 }
 
-static void device_close(const char *device)
+void gpu_device_close(const char *device)
 {
 	struct gpu *gpu;
 	if (gpu_find(device, &gpu, NULL) == 0)
 		gpu_close(gpu);
 }
 
-static int device_memory(const char *device, struct device_memory *memory, struct ipcc_error *err)
+int gpu_device_memory(const char *device, struct device_memory *memory, struct ipcc_error *err)
 {
 	struct gpu *gpu;
 	size_t free_bytes = 0, total_bytes = 0;
@@ -36,10 +36,10 @@ static int device_memory(const char *device, struct device_memory *memory, struc
 	return 0;
 }
 
-static int device_memory_check(const char *device, uint64_t bytes, struct ipcc_error *err)
+int gpu_device_memory_check(const char *device, uint64_t bytes, struct ipcc_error *err)
 {
 	struct device_memory memory;
-	int rc = device_memory(device, &memory, err);
+	int rc = gpu_device_memory(device, &memory, err);
 	if (rc != 0 || bytes <= memory.free_bytes)
 		return rc;
 	return fail(
@@ -53,54 +53,40 @@ static int device_memory_check(const char *device, uint64_t bytes, struct ipcc_e
 static int device_granularity(const char *device, uint64_t *bytes, struct ipcc_error *err)
 {
 	struct gpu *gpu;
+	int can = 1;
 	int rc = gpu_find(device, &gpu, err);
-	return rc != 0 ? rc : gpu_granularity(gpu, bytes, err);
-}
-
-static int device_pin(const char *device, void *address, uint64_t bytes, bool read_only, struct ipcc_error *err)
-{
-	struct gpu *gpu;
-	int rc = gpu_begin(device, &gpu, err);
 	if (rc != 0)
 		return rc;
-	cu_result r = gpu->driver->host_pin(address, bytes, CU_HOST_PORTABLE | (read_only ? CU_HOST_READ_ONLY : 0));
-	gpu_leave(gpu);
-	if (r == CU_OK)
-		return 0; /* opened until it is unpinned */
-	rc = gpu_fail(gpu, r, err, "%" PRIu64 " bytes of host memory cannot be pinned", bytes);
-	gpu_close(gpu);
-	return rc;
-}
-
-static void device_unpin(const char *device, void *address)
-{
-	struct gpu *gpu;
-	if (gpu_find(device, &gpu, NULL) != 0)
-		return;
-	if (gpu_enter(gpu, NULL) == 0) {
-		gpu->driver->host_unpin(address);
-		gpu_leave(gpu);
-	}
-	gpu_close(gpu);
+	cu_result r =
+		gpu->vendor->exports_fds == NULL ? CU_OK : gpu->vendor->exports_fds(gpu->driver, gpu->device, &can);
+	if (r != CU_OK)
+		return gpu_fail(gpu, r, err, "whether its memory can be shared as file descriptors is unknown");
+	if (!can)
+		return fail(err, IPCC_REFUSED,
+			    "%s: its memory cannot be shared as file descriptors; a process can keep it instead: "
+			    "ipc-cache load --keeper",
+			    gpu->name);
+	return gpu_granularity(gpu, bytes, err);
 }
 
 /* Pages are the driver's business. */
-static uint64_t device_huge_bytes(const struct device_segment *segment)
+uint64_t gpu_device_huge_bytes(const struct device_segment *segment)
 {
 	(void)segment;
 	return 0;
 }
 
 const struct device device_gpu = {
-	.open = device_open,
-	.close = device_close,
-	.memory = device_memory,
-	.memory_check = device_memory_check,
+	.open = gpu_device_open,
+	.close = gpu_device_close,
+	.memory = gpu_device_memory,
+	.memory_check = gpu_device_memory_check,
 	.granularity = device_granularity,
 	.create = gpu_segment_create,
+	.clear = gpu_segment_clear,
 	.write = gpu_segment_write,
 	.read = gpu_segment_read,
-	.huge_bytes = device_huge_bytes,
+	.huge_bytes = gpu_device_huge_bytes,
 	.pull = gpu_segment_pull,
 	.seal = gpu_segment_seal,
 	.destroy = gpu_segment_destroy,
@@ -109,6 +95,8 @@ const struct device device_gpu = {
 	.suspend = gpu_range_suspend,
 	.resume = gpu_range_resume,
 	.unmap = gpu_range_unmap,
-	.pin = device_pin,
-	.unpin = device_unpin,
+	.window_open = gpu_window_open,
+	.window_send = gpu_window_send,
+	.window_wait = gpu_window_wait,
+	.window_close = gpu_window_close,
 };

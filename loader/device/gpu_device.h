@@ -4,6 +4,13 @@
 
 #include "loader/device/device.h"
 
+/* gpu_device.c */
+int gpu_device_open(const char *device, struct ipcc_error *err);
+void gpu_device_close(const char *device);
+int gpu_device_memory(const char *device, struct device_memory *memory, struct ipcc_error *err);
+int gpu_device_memory_check(const char *device, uint64_t bytes, struct ipcc_error *err);
+uint64_t gpu_device_huge_bytes(const struct device_segment *segment);
+
 /* gpu_segment.c */
 int gpu_segment_create(const char *device, const char *name, uint64_t bytes, struct device_segment *segment,
 		       struct ipcc_error *err);
@@ -11,9 +18,20 @@ int gpu_segment_write(struct device_segment *segment, uint64_t offset, const voi
 		      struct ipcc_error *err);
 int gpu_segment_read(const struct device_segment *segment, uint64_t offset, void *to, uint64_t bytes,
 		     struct ipcc_error *err);
-int gpu_segment_pull(struct device_segment *segment, const char *from_device, int from_fd, struct ipcc_error *err);
+int gpu_segment_clear(struct device_segment *segment, struct ipcc_error *err);
 int gpu_segment_seal(struct device_segment *segment, struct ipcc_error *err);
 void gpu_segment_destroy(struct device_segment *segment);
+
+/* gpu_pull.c */
+int gpu_segment_pull(struct device_segment *const *segments, const struct device_range *from, struct ipcc_error *err);
+
+/* gpu_window.c */
+int gpu_window_open(const char *device, void *address, uint64_t bytes, struct device_window **window,
+		    struct ipcc_error *err);
+int gpu_window_send(struct device_window *window, struct device_segment *segment, uint64_t offset, const void *from,
+		    uint64_t bytes, struct ipcc_error *err);
+int gpu_window_wait(struct device_window *window, struct ipcc_error *err);
+void gpu_window_close(struct device_window *window);
 
 /* gpu_range.c */
 int gpu_range_map(const struct device_request *request, struct device_range **range, struct ipcc_error *err);

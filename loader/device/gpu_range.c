@@ -6,6 +6,7 @@
  */
 #include "loader/device/gpu_device.h"
 
+#include "bpf/probes.h"
 #include "loader/device/backends.h"
 #include "loader/device/gpu_address.h"
 #include "loader/device/stage.h"
@@ -67,7 +68,10 @@ static int map_fds(struct gpu_range *r, const int *fds, struct ipcc_error *err)
 	int rc = 0;
 	while (rc == 0 && imported < r->range.count) {
 		rc = gpu_import(r->owner, fds[imported], imported, &memories[imported], err);
-		imported += rc == 0;
+		if (rc == 0) {
+			PROBE_SEGMENT_IMPORTED(fds[imported], r->range.bytes[imported]);
+			imported++;
+		}
 	}
 	if (rc == 0)
 		rc = gpu_map(r->reader, r->address.base, memories, r->range.bytes, r->range.count, r->access, err);

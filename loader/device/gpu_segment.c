@@ -34,11 +34,10 @@ static int export_memory(const struct gpu *gpu, cu_memory memory, int *fd, struc
 	return 0;
 }
 
-/* Maps, exports, zeroes. */
+/* Maps and exports. */
 static int prepare(struct gpu *gpu, cu_memory memory, struct device_segment *made, struct ipcc_error *err)
 {
 	struct gpu_address address;
-	struct stage *stage;
 	int rc = gpu_reserve(gpu, made->bytes, &address, err);
 	if (rc != 0)
 		return rc;
@@ -48,13 +47,7 @@ static int prepare(struct gpu *gpu, cu_memory memory, struct device_segment *mad
 		return rc;
 	}
 	rc = export_memory(gpu, memory, &made->fd, err);
-	if (rc == 0)
-		rc = stage_of(gpu, &stage, err);
-	/* What lies between tensors is zero, whatever this memory held before. */
-	if (rc == 0)
-		rc = stage_zero(stage, address.base, made->bytes, err);
 	if (rc != 0) {
-		fd_close(&made->fd);
 		gpu_unmap(gpu, address.base, &made->bytes, 1);
 		gpu_unreserve(gpu, &address);
 		return rc;
@@ -112,15 +105,26 @@ static int enter(const struct device_segment *segment, uint64_t offset, uint64_t
 		 struct ipcc_error *err)
 {
 	struct gpu *gpu = segment->state;
-	if (gpu == NULL || !range_inside(offset, bytes, segment->bytes))
+	if (gpu == NULL || segment->address == NULL || !range_inside(offset, bytes, segment->bytes))
 		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of a segment of %" PRIu64 "%s",
-			    bytes, offset, segment->bytes, gpu == NULL ? " that is sealed" : "");
+			    bytes, offset, segment->bytes, segment->address == NULL ? " that is sealed" : "");
 	int rc = gpu_enter(gpu, err);
 	if (rc != 0)
 		return rc;
 	rc = stage_of(gpu, stage, err);
 	if (rc != 0)
 		gpu_leave(gpu);
+	return rc;
+}
+
+int gpu_segment_clear(struct device_segment *segment, struct ipcc_error *err)
+{
+	struct stage *stage;
+	int rc = enter(segment, 0, segment->bytes, &stage, err);
+	if (rc != 0)
+		return rc;
+	rc = stage_zero(stage, address_of(segment).base, segment->bytes, err);
+	gpu_leave(segment->state);
 	return rc;
 }
 
@@ -147,28 +151,6 @@ int gpu_segment_read(const struct device_segment *segment, uint64_t offset, void
 	if (rc == 0)
 		rc = stage_download(stage, to, address_of(segment).base + offset, bytes, err);
 	gpu_leave(segment->state);
-	return rc;
-}
-
-int gpu_segment_pull(struct device_segment *segment, const char *from_device, int from_fd, struct ipcc_error *err)
-{
-	struct gpu *gpu = segment->state;
-	struct device_range *range;
-	struct stage *stage;
-	struct device_request request = {.device = from_device, .fds = &from_fd, .bytes = &segment->bytes, .count = 1};
-	if (gpu == NULL)
-		return fail(err, IPCC_USAGE, "the segment is sealed");
-	request.reader = gpu->name;
-	int rc = gpu_range_map(&request, &range, err);
-	if (rc != 0)
-		return rc;
-	rc = enter(segment, 0, segment->bytes, &stage, err);
-	if (rc == 0) {
-		rc = stage_copy(stage, address_of(segment).base, (cu_pointer)(uintptr_t)range->addresses[0],
-				segment->bytes, err);
-		gpu_leave(gpu);
-	}
-	gpu_range_unmap(range);
 	return rc;
 }
 

@@ -8,6 +8,7 @@
  * Invariants: a segment is mapped writable only between create and seal, by its creator; once sealed all pages exist, so
  * that no access of a reader can fail (SIGBUS) or allocate; what others map was checked to be sealed and complete first.
  */
+#include "bpf/probes.h"
 #include "loader/device/backends.h"
 #include "loader/device/huge.h"
 #include "loader/device/memory.h"
@@ -175,6 +176,7 @@ static int map_one(int fd, uint64_t bytes, bool private_copy, void **address, st
 	if (facts.bytes != bytes)
 		return fail(err, IPCC_INVALID, "segment: has %" PRIu64 " bytes, its manifest says %" PRIu64,
 			    facts.bytes, bytes);
+	PROBE_SEGMENT_IMPORTED(fd, bytes);
 	int access = private_copy ? PROT_READ | PROT_WRITE : PROT_READ;
 	void *mapped = mmap(NULL, bytes, access, private_copy ? MAP_PRIVATE : MAP_SHARED, fd, 0);
 	/* Before Linux 6.7 a sealed memfd cannot be mapped shared, not even for reading, through a writable fd. A private
@@ -183,6 +185,7 @@ static int map_one(int fd, uint64_t bytes, bool private_copy, void **address, st
 		mapped = mmap(NULL, bytes, access, MAP_PRIVATE, fd, 0);
 	if (mapped == MAP_FAILED)
 		return fail_errno(err, errno, "mapping a segment of %" PRIu64 " bytes", bytes);
+	PROBE_SEGMENT_MAPPED(mapped, bytes);
 	*address = mapped;
 	return 0;
 }

@@ -3,7 +3,9 @@
  * such card was at hand.
  *
  * Traps: a second process on an occupied GPU blocks for ever unless MACA_MPS_MODE=1 is set in both, so without it the
- * driver is not touched; pinned memory is allocated with flags 0; copies have one function with a direction.
+ * driver is not touched; pinned memory is allocated with flags 0; copies have one function with a direction. A legacy handle
+ * has 64 or 128 bytes, depending on whom one believes: 128 are handed over. Closing one can wait for ever when two processes
+ * close each other's, so it is never done.
  */
 #include "loader/device/backends.h"
 #include "loader/device/runtime.h"
@@ -14,11 +16,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct maca_handle {
+	uint8_t bytes[MANIFEST_LEGACY_HANDLE_BYTES];
+};
+
 static struct maca {
 	struct runtime runtime;
 	cu_result (*copy)(void *to, const void *from, size_t bytes, int kind, cu_stream stream);
 	cu_result (*fill)(void *address, int byte, size_t bytes, cu_stream stream);
 	cu_result (*host_allocate)(void **address, size_t bytes, unsigned flags);
+	cu_result (*ipc_get)(struct maca_handle *handle, void *address);
+	cu_result (*ipc_open)(void **address, struct maca_handle handle, unsigned flags);
 } maca;
 
 #define DRIVER(slot, name)                                                                                             \
@@ -56,7 +64,11 @@ static const struct symbol symbols[] = {
 	MACA(runtime.error_text, "mcGetErrorString"),
 	MACA(copy, "mcMemcpyAsync"),
 	MACA(fill, "mcMemsetAsync"),
+	DRIVER(allocate, "mcMalloc"),
+	DRIVER(free, "mcFree"),
 	MACA(host_allocate, "mcMallocHost"),
+	MACA(ipc_get, "mcIpcGetMemHandle"),
+	MACA(ipc_open, "mcIpcOpenMemHandle"),
 };
 
 static void *at(cu_pointer address)
@@ -88,6 +100,31 @@ static cu_result host_allocate(void **address, size_t bytes, unsigned flags)
 {
 	(void)flags;
 	return maca.host_allocate(address, bytes, 0);
+}
+
+static cu_result maca_get(const struct driver *driver, cu_pointer address, uint8_t *handle)
+{
+	struct maca_handle got = {{0}};
+	(void)driver;
+	cu_result r = maca.ipc_get(&got, at(address));
+	if (r == CU_OK)
+		memcpy(handle, got.bytes, sizeof(got.bytes));
+	return r;
+}
+
+/* The flag for peers is not known to all releases. */
+static cu_result maca_open_handle(const struct driver *driver, const uint8_t *handle, cu_pointer *address)
+{
+	struct maca_handle given;
+	void *opened = NULL;
+	(void)driver;
+	memcpy(given.bytes, handle, sizeof(given.bytes));
+	cu_result r = maca.ipc_open(&opened, given, CU_IPC_LAZY_PEER);
+	if (r == CU_INVALID_VALUE)
+		r = maca.ipc_open(&opened, given, 0);
+	if (r == CU_OK)
+		*address = (cu_pointer)(uintptr_t)opened;
+	return r;
 }
 
 static cu_result device_name(char *name, int bytes, cu_device device)
@@ -151,4 +188,8 @@ const struct vendor vendor_maca = {
 	.visible = "MACA_VISIBLE_DEVICES",
 	.load = maca_load,
 	.identify = maca_identify,
+	.legacy_bytes = sizeof(struct maca_handle),
+	.legacy_get = maca_get,
+	.legacy_open = maca_open_handle,
+	.legacy_stays = true,
 };

@@ -1,6 +1,7 @@
 /* See stage.h. */
 #include "loader/device/stage.h"
 
+#include "bpf/probes.h"
 #include "manifest/fail.h"
 
 #include <inttypes.h>
@@ -72,6 +73,8 @@ static int failure(const struct stage *stage, cu_result result, struct ipcc_erro
 static cu_result settle(struct stage *stage, struct slot *slot)
 {
 	cu_result r = slot->pending ? stage->gpu->driver->stream_wait(slot->stream) : CU_OK;
+	if (slot->pending && slot->upload)
+		PROBE_UPLOAD_COMPLETED(slot, r);
 	slot->pending = false;
 	pthread_mutex_lock(&stage->lock);
 	if (slot->upload)
@@ -130,7 +133,10 @@ static void launch(struct stage *stage, struct slot *slot)
 {
 	if (slot->filled == 0)
 		return;
+	PROBE_UPLOAD_SUBMITTED(slot, slot->to, slot->filled);
 	cu_result r = stage->gpu->driver->upload(slot->to, slot->buffer, slot->filled, slot->stream);
+	if (r != CU_OK)
+		PROBE_UPLOAD_COMPLETED(slot, r);
 	slot->filled = 0;
 	slot->pending = r == CU_OK;
 	pthread_mutex_lock(&stage->lock);
@@ -229,28 +235,18 @@ int stage_download(struct stage *stage, void *to, cu_pointer from, uint64_t byte
 	return 0;
 }
 
-/* Ends a copy or fill that was queued on a slot's stream with result `r`. */
-static int finish(struct stage *stage, struct slot *slot, cu_result r, struct ipcc_error *err)
+int stage_zero(struct stage *stage, cu_pointer to, uint64_t bytes, struct ipcc_error *err)
 {
+	struct slot *slot;
+	int rc = take(stage, &slot, err);
+	if (rc != 0)
+		return rc;
+	cu_result r = stage->gpu->driver->fill(to, 0, bytes, slot->stream);
 	slot->pending = r == CU_OK;
 	if (r == CU_OK)
 		r = settle(stage, slot);
 	give(stage, slot);
 	return r == CU_OK ? 0 : failure(stage, r, err);
-}
-
-int stage_copy(struct stage *stage, cu_pointer to, cu_pointer from, uint64_t bytes, struct ipcc_error *err)
-{
-	struct slot *slot;
-	int rc = take(stage, &slot, err);
-	return rc != 0 ? rc : finish(stage, slot, stage->gpu->driver->copy(to, from, bytes, slot->stream), err);
-}
-
-int stage_zero(struct stage *stage, cu_pointer to, uint64_t bytes, struct ipcc_error *err)
-{
-	struct slot *slot;
-	int rc = take(stage, &slot, err);
-	return rc != 0 ? rc : finish(stage, slot, stage->gpu->driver->fill(to, 0, bytes, slot->stream), err);
 }
 
 int stage_flush(struct stage *stage, struct ipcc_error *err)

@@ -22,8 +22,7 @@ void stage_free(struct stage *stage);
 
 int stage_upload(struct stage *stage, cu_pointer to, const void *from, uint64_t bytes, struct ipcc_error *err);
 int stage_download(struct stage *stage, void *to, cu_pointer from, uint64_t bytes, struct ipcc_error *err);
-/* Within GPU memory; all bytes are there when these return. */
-int stage_copy(struct stage *stage, cu_pointer to, cu_pointer from, uint64_t bytes, struct ipcc_error *err);
+/* All bytes are there when it returns. */
 int stage_zero(struct stage *stage, cu_pointer to, uint64_t bytes, struct ipcc_error *err);
 /* Waits for all uploads. */
 int stage_flush(struct stage *stage, struct ipcc_error *err);

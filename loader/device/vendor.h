@@ -16,7 +16,18 @@ struct vendor {
 	int (*load)(struct driver *driver, struct ipcc_error *err);
 	/* A device's name, prefix included. */
 	cu_result (*identify)(const struct driver *driver, cu_device device, char name[DEVICE_NAME_BYTES]);
+	/* Whether memory of a device can be exported as fds; NULL: the driver has no word for that, its granularity tells. */
+	cu_result (*exports_fds)(const struct driver *driver, cu_device device, int *can);
+	/* Legacy IPC handles: how long they are, getting one, opening it in the current context. */
+	uint32_t legacy_bytes;
+	cu_result (*legacy_get)(const struct driver *driver, cu_pointer address, uint8_t *handle);
+	cu_result (*legacy_open)(const struct driver *driver, const uint8_t *handle, cu_pointer *address);
+	bool legacy_stays; /* closing one may wait for ever: what was opened stays so until the process ends */
 };
+
+/* As CUDA and HIP have them, with handles of CU_IPC_BYTES. */
+cu_result legacy_get(const struct driver *driver, cu_pointer address, uint8_t *handle);
+cu_result legacy_open(const struct driver *driver, const uint8_t *handle, cu_pointer *address);
 
 /* One function of a library, and where its address goes. */
 struct symbol {

@@ -44,7 +44,7 @@ class AttachOptions(c.Structure):
 
 class ModelFacts(c.Structure):
     _fields_ = [
-        ("name", c.c_char_p), ("key_id", c.c_char * 33), ("id", c.c_uint64), ("generation", c.c_uint64),
+        ("name", c.c_char_p), ("key_id", c.c_char * 33), ("kept", c.c_bool), ("id", c.c_uint64), ("generation", c.c_uint64),
         ("created_ns", c.c_uint64), ("owner_uid", c.c_uint32), ("publisher_pid", c.c_int32), ("bytes", c.c_uint64),
         ("segments", c.c_uint32), ("tensors", c.c_uint32), ("fields", c.c_uint32), ("sources", c.c_uint32),
         ("attributes", c.c_uint32), ("source_state", c.c_int), ("manifest", c.c_void_p), ("manifest_bytes", c.c_uint64),
@@ -87,7 +87,8 @@ class PublishOptions(c.Structure):
     _fields_ = [
         ("name", c.c_char_p), ("fields", c.POINTER(Field)), ("field_count", c.c_uint32), ("device", c.c_char_p),
         ("segment_bytes", c.POINTER(c.c_uint64)), ("segment_count", c.c_uint32), ("visibility", c.c_int),
-        ("visible_gid", c.c_uint32), ("wait_ms", c.c_int), ("replace", c.c_bool), ("create_later", c.c_bool),
+        ("visible_gid", c.c_uint32), ("wait_ms", c.c_int), ("replace", c.c_bool), ("overwritten", c.c_bool),
+        ("keep", c.c_bool), ("create_later", c.c_bool),
     ]  # fmt: skip
 
 
@@ -97,7 +98,7 @@ class Holder(c.Structure):
 
 class Listing(c.Structure):
     _fields_ = [
-        ("id", c.c_uint64), ("generation", c.c_uint64), ("state", c.c_int), ("name", c.c_char_p),
+        ("id", c.c_uint64), ("generation", c.c_uint64), ("state", c.c_int), ("kept", c.c_bool), ("name", c.c_char_p),
         ("key_id", c.c_char * 33), ("owner_uid", c.c_uint32), ("publisher_pid", c.c_int32), ("visibility", c.c_int),
         ("visible_gid", c.c_uint32), ("created_ns", c.c_uint64), ("bytes", c.c_uint64), ("segments", c.c_uint32),
         ("tensors", c.c_uint32), ("field_count", c.c_uint32), ("fields", c.POINTER(Field)), ("leases", c.c_uint32),

@@ -40,8 +40,8 @@ class Holder:
 
 @dataclass(frozen=True)
 class Model:
-    """A model that the broker holds. nbytes: promised ones while it is loading; leases: all, of which `holders` are the
-    oldest."""
+    """A model that the broker holds. nbytes: promised ones while it is loading; kept: its publisher holds the memory, and it
+    ends with that process; leases: all, of which `holders` are the oldest."""
 
     id: int
     name: str
@@ -54,6 +54,7 @@ class Model:
     tensors: int
     owner_uid: int
     publisher_pid: int
+    kept: bool
     visibility: str
     visible_gid: int
     created_ns: int
@@ -243,6 +244,7 @@ def _model(entry: Any) -> Model:
         tensors=entry.tensors,
         owner_uid=entry.owner_uid,
         publisher_pid=entry.publisher_pid,
+        kept=entry.kept,
         visibility=VISIBILITIES[entry.visibility],
         visible_gid=entry.visible_gid,
         created_ns=entry.created_ns,

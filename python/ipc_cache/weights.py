@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 VERIFY = {"stat": 0, "hash": 1, "none": 2}
 SOURCE_STATES = ("unchecked", "same", "verified")
 LIVE: weakref.WeakSet[Weights] = weakref.WeakSet()  # for ipc_cache.faults
-LEASES = ("held", "evicted", "ended")
+LEASES = ("held", "evicted", "ended", "lost")
 MAP_PRIVATE = 1
 
 
@@ -67,6 +67,7 @@ class Weights(Mapping[str, "torch.Tensor"]):
             c.string_at(facts.manifest, facts.manifest_bytes), _library.text(facts.name),
             _library.text(facts.key_id), SOURCE_STATES[facts.source_state],
         )  # fmt: skip
+        self.kept = bool(facts.kept)
 
     # ---- the mapping
 
@@ -246,6 +247,12 @@ def attach_over(
         connection.wait_for(wait, "ipcc_attach", byref(options), byref(made))
     assert made.value is not None
     weights = Weights(connection, made.value, private, owned)
+    if weights.kept:
+        weights.close()
+        raise errors.Refused(
+            "its memory is that of the process which keeps it and ends with the lease, which tensors may outlive; copy the "
+            "model, with ipc-cache copy, and attach to the copy"
+        )
     try:
         begin = time.perf_counter()
         call("ipcc_map", made.value, MAP_PRIVATE if private else 0)

@@ -2,9 +2,11 @@
  * The loader without a broker, and what it is compared with, for tests/bench/loader.py. Each prints one JSON object with
  * the bytes and the seconds; what is timed begins with fresh memory and ends with the last byte in its place.
  *
- *	loader fill PATH [--io HOW] [--threads N] [--no-hash] [--no-ring]	fill host segments as `ipc-cache load` does
+ *	loader fill PATH [--io HOW] [--threads N] [--no-hash] [--no-ring] [--device NAME]	fill segments, as `ipc-cache load`
+ *		does; of a GPU, its context and its segments are there before the time begins
  *	loader copy PATH	two threads copy mappings of the files into mapped memory of the same kind as the segments
  *	loader read PATH	two threads read the files with preadv, 4 MiB apiece, into memory that is there already
+ *	loader direct PATH	eight do so with O_DIRECT
  *	loader plan PATH	open and plan, nothing else
  *	loader evict PATH	drop the files from the page cache; "resident" is the percentage that is left
  *	loader cache PATH	read them into it
@@ -33,6 +35,7 @@ static struct checkpoint cp;
 static struct plan plan;
 static struct device_segment *segments;
 static const struct device *device;
+static char device_name[DEVICE_NAME_BYTES] = DEVICE_HOST;
 
 static double now(void)
 {
@@ -53,8 +56,10 @@ static void create_segments(void)
 {
 	struct ipcc_error err;
 	segments = calloc(plan.segment_count, sizeof(*segments));
-	for (uint32_t i = 0; i < plan.segment_count; i++)
-		must(device->create(DEVICE_HOST, "bench", plan.segment_bytes[i], &segments[i], &err), "create", &err);
+	for (uint32_t i = 0; i < plan.segment_count; i++) {
+		must(device->create(device_name, "bench", plan.segment_bytes[i], &segments[i], &err), "create", &err);
+		must(device->clear != NULL && device->clear(&segments[i], &err) != 0, "clear", &err);
+	}
 }
 
 static void print_result(double seconds, uint64_t bytes, const char *more)
@@ -80,10 +85,29 @@ static int sink_read(void *context, uint32_t segment, uint64_t offset, void *to,
 	return device->read(&segments[segment], offset, to, bytes, err);
 }
 
+static int sink_send(void *context, struct device_window *window, uint32_t segment, uint64_t offset, const void *from,
+		     uint64_t bytes, struct ipcc_error *err)
+{
+	(void)context;
+	return device->window_send(window, &segments[segment], offset, from, bytes, err);
+}
+
+/* A GPU's context, and segments of sizes that it takes. */
+static void use_device(const char *text)
+{
+	struct ipcc_error err;
+	uint64_t granularity;
+	must(device_resolve(text, device_name, &err), text, &err);
+	device = device_find(device_name, &err);
+	must(device->granularity(device_name, &granularity, &err), text, &err);
+	must(plan_round(&plan, granularity, &err), text, &err);
+	must(device->open(device_name, &err), text, &err);
+}
+
 static void fill(int argc, char **argv)
 {
 	static const char *const ways[] = {"auto", "direct", "buffered", "mmap"};
-	const struct sink sink = {.write = sink_write, .read = sink_read};
+	struct sink sink = {.write = sink_write, .read = sink_read};
 	struct fill_options options = {0};
 	struct fill_result result = {0};
 	struct ipcc_error err;
@@ -96,12 +120,21 @@ static void fill(int argc, char **argv)
 			options.no_ring = true;
 		else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
 			options.threads = (unsigned)atoi(argv[++i]);
+		else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
+			use_device(argv[++i]);
 		for (int way = 0; strcmp(argv[i], "--io") == 0 && i + 1 < argc && way < 4; way++)
 			if (strcmp(argv[i + 1], ways[way]) == 0)
 				options.io = (enum fill_io)way;
 	}
+	if (device->window_open != NULL) {
+		create_segments();
+		sink.device = device;
+		sink.device_name = device_name;
+		sink.send = sink_send;
+	}
 	double start = now();
-	create_segments();
+	if (segments == NULL)
+		create_segments();
 	must(fill_run(&cp, &plan, &sink, &options, &result, &err), "fill", &err);
 	double seconds = now() - start;
 	uint64_t huge = 0;
@@ -110,10 +143,11 @@ static void fill(int argc, char **argv)
 	const struct fill_report *r = &result.report;
 	snprintf(more, sizeof(more),
 		 ", \"mapped\": %llu, \"buffered\": %llu, \"direct\": %llu, \"ring\": %d, \"registered\": %d, "
-		 "\"pool\": %llu, \"huge\": %llu, \"rates\": [%llu, %llu], \"way\": \"%s\"",
+		 "\"pool\": %llu, \"huge\": %llu, \"threads\": %u, \"pinned\": %d, \"rates\": [%llu, %llu], \"way\": "
+		 "\"%s\"",
 		 (unsigned long long)r->path_bytes[PATH_MAPPED], (unsigned long long)r->path_bytes[PATH_BUFFERED],
 		 (unsigned long long)r->path_bytes[PATH_DIRECT], r->ring, r->registered,
-		 (unsigned long long)r->pool_bytes, (unsigned long long)huge,
+		 (unsigned long long)r->pool_bytes, (unsigned long long)huge, r->threads, r->unpinned[0] == '\0',
 		 (unsigned long long)r->devices[0].rates[WAY_DIRECT],
 		 (unsigned long long)r->devices[0].rates[WAY_BUFFERED],
 		 !r->devices[0].decided		   ? "undecided"
@@ -126,7 +160,7 @@ static void fill(int argc, char **argv)
 /* ---- ceilings ---- */
 
 struct ceiling {
-	bool copy;
+	bool copy, direct;
 	uint8_t *to; /* read: memory of each file in turn */
 	const uint8_t **maps;
 	int *fds;
@@ -137,8 +171,9 @@ struct ceiling {
 static void do_block(struct ceiling *c, uint32_t file, uint64_t begin, uint64_t bytes, uint64_t place)
 {
 	if (!c->copy) {
-		struct iovec to = {c->to + place, bytes};
-		while (to.iov_len > 0) {
+		uint64_t end = begin + bytes;
+		struct iovec to = {c->to + place, c->direct ? BLOCK : bytes};
+		while (begin < end) {
 			ssize_t got = preadv(c->fds[file], &to, 1, (off_t)begin);
 			must(got <= 0, "preadv", NULL);
 			to.iov_base = (uint8_t *)to.iov_base + got;
@@ -174,11 +209,14 @@ static void *ceiling_thread(void *argument)
 	return NULL;
 }
 
-static void ceiling(bool copy)
+#define MOST_THREADS 8
+
+static void ceiling(bool copy, bool direct)
 {
-	struct ceiling c = {.copy = copy};
+	struct ceiling c = {.copy = copy, .direct = direct};
 	struct ipcc_error err;
-	pthread_t other;
+	pthread_t others[MOST_THREADS];
+	unsigned count = direct ? MOST_THREADS - 1 : 1;
 
 	c.fds = calloc(cp.file_count, sizeof(*c.fds));
 	c.maps = calloc(cp.file_count, sizeof(*c.maps));
@@ -195,12 +233,15 @@ static void ceiling(bool copy)
 		create_segments();
 	for (uint32_t i = 0; i < cp.file_count; i++) {
 		must(checkpoint_open_file(&cp, i, &c.fds[i], &err), "open", &err);
+		must(direct && fcntl(c.fds[i], F_SETFL, O_DIRECT) != 0, "O_DIRECT", NULL);
 		if (copy)
 			c.maps[i] = mmap(NULL, cp.files[i].header.source.bytes, PROT_READ, MAP_SHARED, c.fds[i], 0);
 	}
-	pthread_create(&other, NULL, ceiling_thread, &c);
+	for (unsigned i = 0; i < count; i++)
+		pthread_create(&others[i], NULL, ceiling_thread, &c);
 	ceiling_thread(&c);
-	pthread_join(other, NULL);
+	for (unsigned i = 0; i < count; i++)
+		pthread_join(others[i], NULL);
 	print_result(now() - start, plan.tensor_bytes, "");
 }
 
@@ -236,7 +277,7 @@ int main(int argc, char **argv)
 {
 	struct ipcc_error err;
 	if (argc < 3) {
-		fputs("loader fill|copy|read|plan|evict|cache PATH ...\n", stderr);
+		fputs("loader fill|copy|read|direct|plan|evict|cache PATH ...\n", stderr);
 		return 2;
 	}
 	double start = now();
@@ -245,8 +286,8 @@ int main(int argc, char **argv)
 	must(plan_init_checkpoint(&plan, &cp, NULL, 0, &err), argv[2], &err);
 	if (strcmp(argv[1], "fill") == 0)
 		fill(argc - 3, argv + 3);
-	else if (strcmp(argv[1], "copy") == 0 || strcmp(argv[1], "read") == 0)
-		ceiling(argv[1][0] == 'c');
+	else if (strcmp(argv[1], "copy") == 0 || strcmp(argv[1], "read") == 0 || strcmp(argv[1], "direct") == 0)
+		ceiling(argv[1][0] == 'c', argv[1][0] == 'd');
 	else if (strcmp(argv[1], "plan") == 0)
 		print_result(now() - start, plan.tensor_bytes, "");
 	else

@@ -11,13 +11,20 @@ minimum, median and maximum of GB/s, as a table, a CSV file and a plot. Entries:
     the rest          other loaders, for the CPU, if --python names a Python that has them (see peers.py)
 
 Names that end in * are ceilings. The last columns are the medians' ratios to the best ceiling.
+
+--passes says how often and as whom, any of: plain (the default); user (as uid --uid, which does not own the files and may
+lock 8 MiB; needs root); huge (warm alone, with huge pages for shared memory: shmem_enabled is set to advise, and set back
+afterwards; needs root). `--passes plain,user,huge` is everything.
 """
+import contextlib
 import csv
 import json
 import os
 import pathlib
 import re
+import resource
 import shutil
+import signal
 import statistics
 import struct
 import subprocess
@@ -60,16 +67,34 @@ def write_model(folder, megabytes, shards):
         pathlib.Path(folder, "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}), encoding="ascii")
 
 
+SHMEM_ENABLED = pathlib.Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+USER_MEMLOCK = 8 << 20
+
+
+@contextlib.contextmanager
+def huge_pages():
+    """Shared memory gets huge pages on advice; as before at the end, Ctrl-C and SIGTERM included."""
+    before = re.search(r"\[(\w+)\]", SHMEM_ENABLED.read_text()).group(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    SHMEM_ENABLED.write_text("advise")
+    try:
+        yield
+    finally:
+        SHMEM_ENABLED.write_text(before)
+
+
 class Bench:
-    def __init__(self, args, folder):
-        self.program, self.python, self.folder = f"{args.build}/tests/bench-loader", args.python, folder
+    def __init__(self, args, folder, user):
+        self.program, self.python, self.folder, self.user = f"{folder}/../bench-loader", args.python, folder, user
         self.files = sorted(str(p) for p in pathlib.Path(folder).glob("*.safetensors"))
         self.bytes = sum(os.path.getsize(f) for f in self.files)
         self.results, self.notes = {}, {}
 
-    def ours(self, *words):
+    def ours(self, *words, user=None):
         verb, rest = words[0], words[1:]
-        done = subprocess.run([self.program, verb, self.folder, *rest], stdout=subprocess.PIPE, text=True, check=True)
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (USER_MEMLOCK, USER_MEMLOCK))) if user else None
+        done = subprocess.run([self.program, verb, self.folder, *rest], stdout=subprocess.PIPE, text=True, check=True,
+                              user=user, group=user, extra_groups=[] if user else None, preexec_fn=limit)
         return json.loads(done.stdout)
 
     def prepare(self, cold):
@@ -120,7 +145,7 @@ class Bench:
     def round(self, cold):
         for name, words in (COLD if cold else WARM).items():
             self.prepare(cold)
-            result = self.ours(*words)
+            result = self.ours(*words, user=self.user)
             self.note(name, result["seconds"], f"{result['max_rss'] >> 20} MiB peak, way {result.get('way', '-')}, "
                       f"{result.get('huge', 0) >> 20} MiB in huge pages" if words[0] == "fill" else None)
         if cold:
@@ -163,23 +188,30 @@ def plot(benches, path):
 
 
 def main():
-    args = arguments(__doc__.splitlines()[0], python="", megabytes=1024, out="", only="")
+    args = arguments(__doc__.splitlines()[0], python="", megabytes=1024, out="", only="", passes="plain", uid=1000, folder="")
     out = args.out or f"{args.build}/bench-loader"
-    with tempfile.TemporaryDirectory(dir=args.build) as place, open(out + ".csv", "w", newline="", encoding="utf-8") as file:
+    passes = args.passes.split(",")
+    place = tempfile.TemporaryDirectory(dir=args.folder or (None if "user" in passes else args.build))
+    with place as place, open(out + ".csv", "w", newline="", encoding="utf-8") as file:
         writer, benches = csv.writer(file), []
+        # Where an ordinary user can reach them.
+        os.chmod(place, 0o755)
+        shutil.copy(f"{args.build}/tests/bench-loader", place)
         writer.writerow(["case", "loader", "min", "median", "max", "of_ceiling", "about"])
         for shards in (1, 40):
             folder = f"{place}/{shards}"
             write_model(folder, args.megabytes, shards)
-            for cold in (True, False):
+            for cold, kind in [(c, k) for c in (True, False) for k in passes if not (c and k == "huge")]:
                 title = f"{'cold' if cold else 'warm'}, {'one file' if shards == 1 else '40 shards'}"
+                title += {"plain": "", "user": ", ordinary user", "huge": ", huge pages"}[kind]
                 if args.only and args.only not in title:
                     continue
-                bench = Bench(args, folder)
-                bench.round(cold)  # a warm-up, discarded
-                bench.results = {}
-                for _ in range(args.rounds):
-                    bench.round(cold)
+                bench = Bench(args, folder, args.uid if kind == "user" else None)
+                with huge_pages() if kind == "huge" else contextlib.nullcontext():
+                    bench.round(cold)  # a warm-up, discarded
+                    bench.results = {}
+                    for _ in range(args.rounds):
+                        bench.round(cold)
                 show(title, bench, writer)
                 benches.append((title, bench))
             shutil.rmtree(folder)

@@ -11,6 +11,7 @@
  *	FAKE_CUDA_LOG=FILE	    gets a line for each call
  *	FAKE_CUDA_LEAKS=FILE	    gets a line for each kind of thing that a process still has at its end
  *	FAKE_CUDA_NO_PEERS=1	    GPUs do not reach each other
+ *	FAKE_CUDA_NO_FDS=1	    memory cannot be exported as fds
  *	CUDA_VISIBLE_DEVICES	    numbers or UUIDs, as the real one
  *
  * How it works: memory is a memfd (sealed against a change of size) whose name tells scope, GPU and size; it lives as long
@@ -53,7 +54,8 @@ struct fake_mapping {
 	unsigned char *shadow;
 	int access[FAKE_MAX_GPUS]; /* CU_ACCESS_* of each GPU */
 	bool allocated;		   /* by cuMemAlloc: its addresses go with it */
-	bool imported;		   /* by cuIpcOpenMemHandle */
+	unsigned opened;	   /* how often, by cuIpcOpenMemHandle */
+	int opener;		   /* the GPU in whose context */
 };
 
 /* One lock around everything; held by every function from fake_enter to fake_leave. */
@@ -92,5 +94,10 @@ cu_result fake_protect(struct fake_mapping *mapping, int gpu, int access);
 cu_result fake_each(int gpu, cu_pointer address, size_t bytes, int access,
 		    void (*piece)(void *context, unsigned char *at, size_t bytes), void *context);
 bool fake_is_pinned(const void *address);
+
+struct fake_mapping *fake_mapping_at(cu_pointer address);
+cu_result fake_reserve(cu_pointer *address, size_t bytes);
+cu_result fake_unreserve(cu_pointer address, size_t bytes);
+extern bool fake_legacy_stays; /* handles that were opened are nobody's leak: closing them is not to be called */
 
 #endif

@@ -43,6 +43,11 @@ SAME(hipHostMalloc, cuMemHostAlloc, (void **p, size_t b, unsigned f), (p, b, f))
 SAME(hipHostFree, cuMemFreeHost, (void *p), (p))
 SAME(hipHostRegister, cuMemHostRegister_v2, (void *p, size_t b, unsigned f), (p, b, f))
 SAME(hipHostUnregister, cuMemHostUnregister, (void *p), (p))
+SAME(hipMalloc, cuMemAlloc_v2, (cu_pointer * p, size_t b), (p, b))
+SAME(hipFree, cuMemFree_v2, (cu_pointer p), (p))
+SAME(hipIpcGetMemHandle, cuIpcGetMemHandle, (cu_ipc_handle * h, cu_pointer p), (h, p))
+SAME(hipIpcOpenMemHandle, cuIpcOpenMemHandle_v2, (cu_pointer * p, cu_ipc_handle h, unsigned f), (p, h, f))
+SAME(hipIpcCloseMemHandle, cuIpcCloseMemHandle, (cu_pointer p), (p))
 SAME(hipSetDevice, runtime_set_device, (int device), (device))
 SAME(hipGetDevice, runtime_get_device, (int *device), (device))
 SAME(hipDeviceGetPCIBusId, runtime_bus_id, (char *text, int bytes, int device), (text, bytes, device))
@@ -51,6 +56,14 @@ API const char *hipGetErrorName(cu_result result);
 API const char *hipGetErrorName(cu_result result)
 {
 	return runtime_error(result);
+}
+
+API cu_result hipMemGetAddressRange(cu_pointer *base, size_t *bytes, cu_pointer address);
+API cu_result hipMemGetAddressRange(cu_pointer *base, size_t *bytes, cu_pointer address)
+{
+	if (base == NULL || bytes == NULL)
+		abort(); /* as the real one crashes */
+	return cuMemGetAddressRange_v2(base, bytes, address);
 }
 
 static int version(void)

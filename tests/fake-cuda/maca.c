@@ -1,4 +1,7 @@
-/* The stub of libmcruntime.so. Without MACA_MPS_MODE=1 a call that touches a device waits for ever, as the real one may. */
+/*
+ * The stub of libmcruntime.so. Without MACA_MPS_MODE=1 a call that touches a device waits for ever, as the real one may; so
+ * does closing a legacy handle. FAKE_MACA_NO_LAZY=1: the flag for lazy access to peers is not known.
+ */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +39,8 @@ SAME(mcStreamSynchronize, cuStreamSynchronize, (cu_stream s), (s))
 SAME(mcFreeHost, cuMemFreeHost, (void *p), (p))
 SAME(mcHostRegister, cuMemHostRegister_v2, (void *p, size_t b, unsigned f), (p, b, f))
 SAME(mcHostUnregister, cuMemHostUnregister, (void *p), (p))
+SAME(mcMalloc, cuMemAlloc_v2, (cu_pointer * p, size_t b), (p, b))
+SAME(mcFree, cuMemFree_v2, (cu_pointer p), (p))
 SAME(mcSetDevice, runtime_set_device, (int device), (device))
 SAME(mcGetDevice, runtime_get_device, (int *device), (device))
 SAME(mcDeviceGetPCIBusId, runtime_bus_id, (char *text, int bytes, int device), (text, bytes, device))
@@ -80,4 +85,37 @@ API cu_result mcMemcpyAsync(void *to, const void *from, size_t bytes, int kind, 
 	default:
 		return CU_INVALID_VALUE;
 	}
+}
+
+struct maca_handle {
+	cu_ipc_handle cuda;
+	char rest[64];
+};
+
+API cu_result mcIpcGetMemHandle(struct maca_handle *handle, cu_pointer address);
+API cu_result mcIpcGetMemHandle(struct maca_handle *handle, cu_pointer address)
+{
+	memset(handle->rest, 0x3c, sizeof(handle->rest)); /* all 128 bytes must arrive */
+	return cuIpcGetMemHandle(&handle->cuda, address);
+}
+
+API cu_result mcIpcOpenMemHandle(cu_pointer *address, struct maca_handle handle, unsigned flags);
+API cu_result mcIpcOpenMemHandle(cu_pointer *address, struct maca_handle handle, unsigned flags)
+{
+	bool lazy = fake_setting("FAKE_MACA_NO_LAZY", NULL) == NULL;
+	fake_legacy_stays = true;
+	for (size_t i = 0; i < sizeof(handle.rest); i++)
+		if (handle.rest[i] != 0x3c)
+			return CU_INVALID_HANDLE;
+	if (flags != (lazy ? CU_IPC_LAZY_PEER : 0))
+		return CU_INVALID_VALUE;
+	return cuIpcOpenMemHandle_v2(address, handle.cuda, CU_IPC_LAZY_PEER);
+}
+
+API cu_result mcIpcCloseMemHandle(cu_pointer address);
+API cu_result mcIpcCloseMemHandle(cu_pointer address)
+{
+	(void)address;
+	pause();
+	return CU_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 struct op {
 	enum { OP_UPLOAD, OP_DOWNLOAD } kind;
@@ -26,12 +27,18 @@ struct pinned {
 };
 static struct pinned *pinned;
 
-bool fake_is_pinned(const void *address)
+/* Does anything of [address, address + bytes) lie in pinned memory? */
+static bool touches_pinned(const void *address, size_t bytes)
 {
 	for (struct pinned *p = pinned; p != NULL; p = p->next)
-		if ((const char *)address >= p->at && (const char *)address < p->at + p->bytes)
+		if ((const char *)address < p->at + p->bytes && (const char *)address + bytes > p->at)
 			return true;
 	return false;
+}
+
+bool fake_is_pinned(const void *address)
+{
+	return touches_pinned(address, 1);
 }
 
 struct pass {
@@ -212,7 +219,18 @@ static cu_result unpin(void *address, bool owned)
 		fake_live[LIVE_PINNED]--;
 		return CU_OK;
 	}
-	return CU_INVALID_VALUE;
+	return owned ? CU_INVALID_VALUE : CU_HOST_NOT_PINNED;
+}
+
+/* Is there memory at every page of it? */
+static bool is_mapped(void *address, size_t bytes)
+{
+	unsigned char resident;
+	uintptr_t page = 4096, at = (uintptr_t)address / page * page;
+	for (; at < (uintptr_t)address + bytes; at += page)
+		if (mincore((void *)at, page, &resident) != 0)
+			return false;
+	return true;
 }
 
 API cu_result cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
@@ -241,8 +259,9 @@ API cu_result cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
 {
 	ENTER();
 	CONTEXT();
-	(void)flags;
-	RETURN(bytes == 0 ? CU_INVALID_VALUE : pin(address, bytes, false));
+	if (address == NULL || bytes == 0 || (flags & ~0xfu) != 0 || !is_mapped(address, bytes))
+		RETURN(CU_INVALID_VALUE);
+	RETURN(touches_pinned(address, bytes) ? CU_HOST_PINNED : pin(address, bytes, false));
 }
 
 API cu_result cuMemHostUnregister(void *address)

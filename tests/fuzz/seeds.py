@@ -17,6 +17,10 @@ def manifests():
     draft.tensor("c", "F4", (4, 6), 1, 0).tensor("empty", "U8", (0,), 1, 512)
     draft.source("model.safetensors", 4711, bytes(16), inode=7, mtime_ns=1).attribute("x", "text/plain", b"content")
     yield draft.build()
+    kept = Draft({"device": "GPU-0", "model": "/kept"}, "kept")
+    for i, size in enumerate((64, 128)):
+        kept.segment(2 << 20, device="GPU-0", handle_kind=2, handle=bytes([i + 1]) * size)
+    yield kept.tensor("a", "F32", (4, 8), 0, 0).tensor("b", "U8", (9,), 1, 256).build()
 
 
 def main():

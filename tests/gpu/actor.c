@@ -11,8 +11,12 @@
  *	actor read NAMES PREFIX				       attaches to PREFIX0 ... in turn until standard input ends
  *	actor free					       free and total memory of the first GPU
  *	actor legacy TENSORS BYTES ROUNDS		       legacy IPC, a handle per tensor, between two processes
+ *	actor keep NAME DEVICE SEED SEGMENTS BYTES	       publishes, and keeps until the broker wants it no longer
+ *	actor kept NAME ROUNDS				       times connect to mapped of a kept model; then holds it until its
+ *							       keeper ends
  */
 #include "loader/device/device.h"
+#include "tests/gpu/part.h"
 #include "tests/gpu/raw.h"
 #include "tests/gpu/weights.h"
 
@@ -26,34 +30,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static double now_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static void must(int rc, const struct ipcc_error *err)
-{
-	if (rc == IPCC_OK)
-		return;
-	fprintf(stderr, "actor: %s\n", err->message);
-	exit(1);
-}
-
-static struct ipcc_client *dial(void)
-{
-	struct ipcc_client *client;
-	struct ipcc_error err;
-	must(ipcc_connect(&client, &(struct ipcc_client_options){.timeout_ms = 60000}, &err), &err);
-	return client;
-}
-
-static uint64_t number(const char *text)
-{
-	return strtoull(text, NULL, 0);
-}
-
 static int act_publish(int argc, char **argv)
 {
 	struct ipcc_error err;
@@ -65,7 +41,7 @@ static int act_publish(int argc, char **argv)
 			    .tensors = 37};
 	struct ipcc_client *client = dial();
 	double start = now_ms();
-	must(weights_publish(client, &w, &err), &err);
+	must(weights_publish(client, &w, NULL, &err), &err);
 	printf("{\"published_ms\": %.1f, \"bytes\": %llu}\n", now_ms() - start,
 	       (unsigned long long)(w.segments * w.segment_bytes));
 	fflush(stdout);
@@ -200,7 +176,7 @@ static int act_churn(int argc, char **argv)
 	for (uint64_t i = 0; i < number(argv[2]); i++) {
 		struct ipcc_client *client = dial();
 		w.seed = i;
-		must(weights_publish(client, &w, &err), &err);
+		must(weights_publish(client, &w, NULL, &err), &err);
 		ipcc_close(client);
 		client = dial();
 		must(ipcc_evict(client, w.name, NULL, 0, IPCC_EVICT_FORCE, 0, NULL, &err), &err);
@@ -307,18 +283,93 @@ static int act_legacy(int argc, char **argv)
 	return status == 0 ? 0 : 1;
 }
 
+static int act_keep(int argc, char **argv)
+{
+	struct ipcc_error err;
+	struct ipcc_publish *kept;
+	struct weights w = {.name = argv[0],
+			    .device = argv[1],
+			    .seed = number(argv[2]),
+			    .segments = (uint32_t)number(argv[3]),
+			    .segment_bytes = number(argv[4]),
+			    .tensors = 5,
+			    .keep = true};
+	struct ipcc_client *client = dial();
+	double start = now_ms();
+	(void)argc;
+	must(weights_publish(client, &w, &kept, &err), &err);
+	printf("{\"published_ms\": %.1f}\n", now_ms() - start);
+	fflush(stdout);
+	must(ipcc_publish_keep(kept, &err), &err);
+	ipcc_publish_free(kept);
+	/* The connection is an ordinary one again. */
+	must(ipcc_ping(client, &err), &err);
+	ipcc_close(client);
+	printf("{\"released\": true}\n");
+	return 0;
+}
+
+/* What a kept model does not do, it says. */
+static int check_refusals(struct ipcc_model *model)
+{
+	struct ipcc_error err;
+	if (ipcc_map(model, IPCC_MAP_PRIVATE, &err) != IPCC_REFUSED)
+		return 1;
+	must(ipcc_map(model, 0, &err), &err);
+	if (ipcc_suspend(model, &err) != IPCC_REFUSED || ipcc_resume(model, &err) != IPCC_USAGE)
+		return 1;
+	if (ipcc_segment_address(model, 0) == NULL)
+		return 1;
+	must(ipcc_detach(model, &err), &err);
+	/* What is no longer leased is not mapped either. */
+	return ipcc_segment_address(model, 0) != NULL || ipcc_map(model, 0, &err) != IPCC_USAGE;
+}
+
+static int act_kept(int argc, char **argv)
+{
+	size_t rounds = number(argv[1]);
+	double *ms = calloc(rounds, sizeof(*ms));
+	struct ipcc_error err;
+	struct ipcc_client *client = dial();
+	struct ipcc_model *model;
+	(void)argc;
+	raw_must(raw_load(), "cuInit");
+	raw_context(0);
+	must(ipcc_attach(client, &(struct ipcc_attach_options){.model = argv[0]}, &model, &err), &err);
+	if (check_refusals(model) != 0)
+		return 2;
+	ipcc_model_free(model);
+	ipcc_close(client);
+	for (size_t i = 0; i < rounds; i++) {
+		double start = now_ms();
+		model = attach_mapped(argv[0], &client);
+		ms[i] = now_ms() - start;
+		if (i + 1 < rounds) {
+			ipcc_model_free(model);
+			ipcc_close(client);
+		}
+	}
+	printf("{\"rounds\": %zu, ", rounds);
+	print_times("connect_to_mapped_ms", ms, rounds, "}\n");
+	fflush(stdout);
+	free(ms);
+	struct pollfd broker = {.fd = ipcc_fd(client), .events = POLLIN};
+	poll(&broker, 1, -1);
+	enum ipcc_lease lease = ipcc_lease_state(model);
+	ipcc_model_free(model);
+	ipcc_close(client);
+	printf("{\"lease\": \"%s\"}\n", lease == IPCC_LEASE_LOST      ? "lost"
+					: lease == IPCC_LEASE_EVICTED ? "evicted"
+								      : "?");
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		int arguments;
-		int (*act)(int argc, char **argv);
-	} parts[] = {{"publish", 5, act_publish}, {"compare", 4, act_compare}, {"attach", 2, act_attach},
-		     {"offend", 1, act_offend},	  {"hold", 4, act_hold},       {"churn", 4, act_churn},
-		     {"read", 2, act_read},	  {"free", 0, act_free},       {"legacy", 3, act_legacy}};
-	for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++)
-		if (strcmp(argv[1], parts[i].name) == 0 && argc - 2 >= parts[i].arguments)
-			return parts[i].act(argc - 2, argv + 2);
-	fprintf(stderr, "actor: see the top of tests/gpu/actor.c\n");
-	return 2;
+	static const struct part parts[] = {
+		{"publish", 5, act_publish}, {"compare", 4, act_compare}, {"attach", 2, act_attach},
+		{"offend", 1, act_offend},   {"hold", 4, act_hold},	  {"churn", 4, act_churn},
+		{"read", 2, act_read},	     {"free", 0, act_free},	  {"legacy", 3, act_legacy},
+		{"keep", 5, act_keep},	     {"kept", 2, act_kept}};
+	return part_play(parts, sizeof(parts) / sizeof(parts[0]), argc, argv);
 }

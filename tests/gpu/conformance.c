@@ -4,37 +4,31 @@
  *
  * Other processes are this program again, started with the fd numbers that they need: a driver does not survive a fork.
  */
-#include "tests/gpu/raw.h"
+#include "tests/gpu/conformance.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define MIB ((size_t)1 << 20)
-
 static int failures;
 static size_t granule;
 
-static void check(const char *what, int holds, const char *detail)
+void check(const char *what, int holds, const char *detail)
 {
 	printf("%-4s  %s%s%s\n", holds ? "ok" : "FAIL", what, detail[0] ? ": " : "", detail);
 	fflush(stdout);
 	failures += !holds;
 }
-#define IS(what, expression, expected)                                                                                 \
-	do {                                                                                                           \
-		cu_result got = (expression);                                                                          \
-		check(what, got == (expected), raw_error(got));                                                        \
-	} while (0)
 /* Not relied on, but good to know. */
-static void note(const char *what, cu_result result)
+void note(const char *what, cu_result result)
 {
 	printf("note  %s: %s\n", what, raw_error(result));
 }
@@ -45,7 +39,7 @@ static cu_allocation allocation(void)
 		.type = CU_ALLOCATION_PINNED, .handle_types = CU_HANDLE_POSIX_FD, .location = {CU_LOCATION_DEVICE, 0}};
 }
 
-static cu_memory create(size_t bytes)
+cu_memory create(size_t bytes)
 {
 	cu_allocation a = allocation();
 	cu_memory memory = 0;
@@ -74,7 +68,7 @@ static cu_result allow(cu_pointer at, size_t bytes, int flags)
 	return cu.set_access(at, bytes, &access, 1);
 }
 
-static cu_pointer map(cu_memory memory, size_t bytes, int flags)
+cu_pointer map(cu_memory memory, size_t bytes, int flags)
 {
 	cu_pointer at = 0;
 	raw_must(cu.reserve(&at, bytes, 0, 0, 0), "reserve");
@@ -83,13 +77,13 @@ static cu_pointer map(cu_memory memory, size_t bytes, int flags)
 	return at;
 }
 
-static void unmap(cu_pointer at, size_t bytes)
+void unmap(cu_pointer at, size_t bytes)
 {
 	cu.unmap(at, bytes);
 	cu.unreserve(at, bytes);
 }
 
-static unsigned word_at(cu_pointer at)
+unsigned word_at(cu_pointer at)
 {
 	unsigned word = 0;
 	cu_result r = cu.download(&word, at, sizeof(word), NULL);
@@ -98,7 +92,7 @@ static unsigned word_at(cu_pointer at)
 	return r == CU_OK ? word : 0xdeadbeef;
 }
 
-static void put_word(cu_pointer at, unsigned word)
+void put_word(cu_pointer at, unsigned word)
 {
 	raw_must(cu.upload(at, &word, sizeof(word), NULL), "upload");
 	raw_must(cu.stream_wait(NULL), "upload");
@@ -106,7 +100,7 @@ static void put_word(cu_pointer at, unsigned word)
 
 /* ---- other processes ---- */
 
-static pid_t start(const char *role, int fd)
+pid_t start(const char *role, int fd)
 {
 	char number[16];
 	snprintf(number, sizeof(number), "%d", fd);
@@ -119,7 +113,7 @@ static pid_t start(const char *role, int fd)
 	return pid;
 }
 
-static int ended(pid_t pid)
+int ended(pid_t pid)
 {
 	int status = -1;
 	waitpid(pid, &status, 0);
@@ -179,22 +173,6 @@ static int role_writer(int fd)
 	raw_must(raw_load(), "cuInit");
 	raw_context(0);
 	return raw_store(map(import(fd), 2 * MIB, CU_ACCESS_READWRITE), 0x1234) == CU_OK ? 0 : 1;
-}
-
-/* Opens a legacy handle that comes over the socket. */
-static int role_legacy(int socket)
-{
-	cu_ipc_handle handle;
-	cu_pointer at = 0;
-	raw_must(raw_load(), "cuInit");
-	raw_context(0);
-	if (read(socket, &handle, sizeof(handle)) != sizeof(handle))
-		return 1;
-	raw_must(cu.ipc_open(&at, handle, CU_IPC_LAZY_PEER), "cuIpcOpenMemHandle");
-	if (word_at(at) != 0x1e6acd)
-		return 2;
-	put_word(at, 0x1e6ace);
-	return cu.ipc_close(at) == CU_OK ? 0 : 3;
 }
 
 static int role_blind(int fd)
@@ -334,28 +312,39 @@ static void check_accounting(void)
 	check("closing the last one frees it, to the byte, within a second", free_now() == before, "");
 }
 
-static void check_legacy(void)
+/* What windows count on (loader/device/gpu_window.c). */
+static void check_pinning(void)
 {
-	cu_pointer at = 0, opened = 0;
-	cu_ipc_handle handle;
-	int sockets[2];
-	cu_memory memory = create(2 * MIB);
-	cu_pointer mapped = map(memory, 2 * MIB, CU_ACCESS_READWRITE);
-	IS("memory that has an fd has no legacy handle", cu.ipc_get(&handle, mapped), CU_INVALID_VALUE);
+	cu_stream streams[2];
+	cu_memory memory = create(8 * MIB);
+	cu_pointer at = map(memory, 8 * MIB, CU_ACCESS_READWRITE);
+	char *host = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned wrong = 0;
 	cu.release(memory);
-	unmap(mapped, 2 * MIB);
-	raw_must(cu.allocate(&at, 4 * MIB), "cuMemAlloc");
-	put_word(at, 0x1e6acd);
-	IS("other memory has one", cu.ipc_get(&handle, at), CU_OK);
-	IS("which its own process cannot open", cu.ipc_open(&opened, handle, CU_IPC_LAZY_PEER), CU_INVALID_CONTEXT);
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0 ||
-	    write(sockets[0], &handle, sizeof(handle)) != sizeof(handle))
-		exit(1);
-	check("another process reads and writes through it", ended(start("legacy", sockets[1])) == 0, "");
-	check("and this one sees it", word_at(at) == 0x1e6ace, "");
-	cu.free(at);
-	close(sockets[0]);
-	close(sockets[1]);
+	IS("ordinary memory is pinned", cu.host_pin(host, 4 * MIB + 4096, CU_HOST_PORTABLE), CU_OK);
+	IS("so is what follows on it", cu.host_pin(host + 4 * MIB + 4096, 3 * MIB, CU_HOST_PORTABLE), CU_OK);
+	IS("but not twice", cu.host_pin(host + 4 * MIB, 8192, CU_HOST_PORTABLE), CU_HOST_PINNED);
+	raw_must(cu.stream_create(&streams[0], CU_STREAM_NOT_BLOCKING), "stream");
+	raw_must(cu.stream_create(&streams[1], CU_STREAM_NOT_BLOCKING), "stream");
+	for (size_t i = 0; i < 7 * MIB; i += 4)
+		*(unsigned *)(void *)(host + i) = (unsigned)i * 2654435761u;
+	IS("a copy from it begins", cu.upload(at, host, 4 * MIB + 4096, streams[0]), CU_OK);
+	IS("beside one on another stream, from the middle of the other piece",
+	   cu.upload(at + 4 * MIB + 4096, host + 4 * MIB + 4096, 2 * MIB, streams[1]), CU_OK);
+	IS("a copy past the end of memory is refused", cu.upload(at + 8 * MIB - 4, host, 8, streams[0]),
+	   CU_INVALID_VALUE);
+	IS("each is waited for by itself", cu.stream_wait(streams[1]), CU_OK);
+	IS("each is waited for by itself", cu.stream_wait(streams[0]), CU_OK);
+	for (size_t i = 0; i < 6 * MIB; i += 4096)
+		wrong += word_at(at + i) != (unsigned)i * 2654435761u;
+	check("and the bytes are there", wrong == 0, "");
+	cu.stream_destroy(streams[0]);
+	cu.stream_destroy(streams[1]);
+	IS("it is unpinned", cu.host_unpin(host), CU_OK);
+	IS("it is unpinned", cu.host_unpin(host + 4 * MIB + 4096), CU_OK);
+	IS("once", cu.host_unpin(host), CU_HOST_NOT_PINNED);
+	munmap(host, 8 * MIB);
+	unmap(at, 8 * MIB);
 }
 
 static void check_context(void)
@@ -380,10 +369,8 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(int fd);
-	} roles[] = {{"creator", role_creator},
-		     {"offender", role_offender},
-		     {"writer", role_writer},
-		     {"legacy", role_legacy},
+	} roles[] = {{"creator", role_creator}, {"offender", role_offender}, {"writer", role_writer},
+		     {"legacy", role_legacy},	{"exporter", role_exporter}, {"hidden", role_hidden},
 		     {"blind", role_blind}};
 	for (size_t i = 0; argc == 3 && i < sizeof(roles) / sizeof(roles[0]); i++)
 		if (strcmp(argv[1], roles[i].name) == 0)
@@ -400,7 +387,8 @@ int main(int argc, char **argv)
 	check_read_only();
 	check_survival();
 	check_accounting();
-	check_legacy();
+	check_legacy_handles();
+	check_pinning();
 	check_context();
 	printf("%d failed\n", failures);
 	return failures == 0 ? 0 : 1;

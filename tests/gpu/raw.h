@@ -11,6 +11,7 @@
 	X(context_current, cuCtxGetCurrent, (cu_context * context))                                                    \
 	X(context_set, cuCtxSetCurrent, (cu_context context))                                                          \
 	X(context_wait, cuCtxSynchronize, (void))                                                                      \
+	X(pointer_attribute, cuPointerGetAttribute, (void *value, int attribute, cu_pointer address))                  \
 	X(module_load, cuModuleLoadData, (void **module, const void *image))                                           \
 	X(module_function, cuModuleGetFunction, (void **function, void *module, const char *name))                     \
 	X(launch, cuLaunchKernel,                                                                                      \

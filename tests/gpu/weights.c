@@ -57,8 +57,9 @@ static void *work(void *argument)
 	char *made = malloc(WEIGHTS_BLOCK), *read = malloc(WEIGHTS_BLOCK);
 	uint64_t i;
 	struct ipcc_error err;
+	uint64_t step = job->w->every > 0 ? job->w->every : 1;
 	while (atomic_load(&job->code) == 0 &&
-	       (i = atomic_fetch_add(&job->next, 1)) < job->per_segment * job->w->segments) {
+	       (i = atomic_fetch_add(&job->next, step)) < job->per_segment * job->w->segments) {
 		int rc = one_block(job, i, made, read, &err);
 		if (rc == IPCC_OK)
 			continue;
@@ -109,7 +110,8 @@ static int describe(struct ipcc_publish *publish, const struct weights *w, struc
 	return rc;
 }
 
-int weights_publish(struct ipcc_client *client, const struct weights *w, struct ipcc_error *err)
+int weights_publish(struct ipcc_client *client, const struct weights *w, struct ipcc_publish **kept,
+		    struct ipcc_error *err)
 {
 	char device[IPCC_DEVICE_CHARS];
 	uint64_t sizes[WEIGHTS_MAX_SEGMENTS];
@@ -120,7 +122,8 @@ int weights_publish(struct ipcc_client *client, const struct weights *w, struct 
 					       .device = device,
 					       .segment_bytes = sizes,
 					       .segment_count = w->segments,
-					       .replace = true};
+					       .replace = true,
+					       .keep = w->keep};
 	struct ipcc_publish *publish;
 	struct job job = {.w = w};
 	for (uint32_t i = 0; i < w->segments; i++)
@@ -141,9 +144,18 @@ int weights_publish(struct ipcc_client *client, const struct weights *w, struct 
 		rc = describe(publish, w, err);
 	if (rc == IPCC_OK)
 		rc = ipcc_publish_commit(publish, NULL, NULL, err);
-	ipcc_publish_free(publish);
+	if (rc == IPCC_OK && w->keep)
+		*kept = publish;
+	else
+		ipcc_publish_free(publish);
 	free(job.hashes);
 	return rc;
+}
+
+int weights_check(const struct ipcc_model *model, const struct weights *w, struct ipcc_error *err)
+{
+	struct job job = {.w = w, .model = model};
+	return run(&job, err);
 }
 
 int weights_compare(struct ipcc_client *client, const struct weights *w, struct ipcc_error *err)
@@ -153,10 +165,8 @@ int weights_compare(struct ipcc_client *client, const struct weights *w, struct 
 	if (rc != IPCC_OK)
 		return rc;
 	rc = ipcc_map(model, 0, err);
-	if (rc == IPCC_OK) {
-		struct job job = {.w = w, .model = model};
-		rc = run(&job, err);
-	}
+	if (rc == IPCC_OK)
+		rc = weights_check(model, w, err);
 	ipcc_model_free(model);
 	return rc;
 }

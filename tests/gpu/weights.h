@@ -17,11 +17,16 @@ struct weights {
 	uint32_t segments;
 	uint64_t segment_bytes;
 	uint32_t tensors; /* of each segment */
+	uint32_t every;	  /* to compare: each so many blocks; 0: all */
+	bool keep;	  /* by this process */
 };
 
-/* Publishes them; a model of the same name is replaced. */
-int weights_publish(struct ipcc_client *client, const struct weights *w, struct ipcc_error *err);
-/* Attaches by name, maps, and compares every byte of it with what was made. */
+/* Publishes them; a model of the same name is replaced. With w->keep *kept is to be kept, and freed, by the caller. */
+int weights_publish(struct ipcc_client *client, const struct weights *w, struct ipcc_publish **kept,
+		    struct ipcc_error *err);
+/* Compares the bytes of a mapped model with what was made. */
+int weights_check(const struct ipcc_model *model, const struct weights *w, struct ipcc_error *err);
+/* The same, attaching by name and mapping. */
 int weights_compare(struct ipcc_client *client, const struct weights *w, struct ipcc_error *err);
 
 #endif

@@ -106,6 +106,15 @@ def resident(broker, small):
 
 
 @pytest.fixture
+def keeper(broker):
+    """A connection that keeps the model `kept`."""
+    with broker.connect() as client:
+        client.made = models.Kept()
+        client.id, client.generation = client.made.publish(client)
+        yield client
+
+
+@pytest.fixture
 def root():
     if os.geteuid() != 0:
         pytest.skip("needs root, to become other users and to make cgroups")

@@ -257,6 +257,13 @@ def refused(call, *arguments, **options):
     return caught.value
 
 
+def told(client):
+    """The type of the next event."""
+    message = client.receive()
+    assert message.request == 0 and message.body == b"" and message.fds == []
+    return message.type
+
+
 @contextlib.contextmanager
 def child(function):
     """A forked process that runs function(ready): yields its pid once it has called ready(), and kills it at the end.

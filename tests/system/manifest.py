@@ -129,12 +129,13 @@ class Draft:
         self.segments, self.tensors, self.sources, self.attributes = [], [], [], []
         self.blocks = b""
 
-    def segment(self, size, blocks=b"", device="host", handle_kind=1):
+    def segment(self, size, blocks=b"", device="host", handle_kind=1, handle=b"", handle_bytes=None):
         """`blocks`: the block hashes, or nothing."""
         count = len(blocks) // 16
         digest = xxhash.xxh3_128_digest(blocks) if count else bytes(16)
         first = len(self.blocks) // 16 if count else 0
-        self.segments.append((device, size, handle_kind, first, count, digest))
+        handle_bytes = len(handle) if handle_bytes is None else handle_bytes
+        self.segments.append((device, size, handle_kind, handle_bytes, first, count, digest, handle))
         self.blocks += blocks
         return self
 
@@ -164,8 +165,9 @@ class Draft:
         for entry, (key, value) in zip(fields, sorted((k.encode(), v.encode()) for k, v in self.fields.items())):
             entry["name"], entry["value"] = string(key), string(value)
         segments = numpy.zeros(len(self.segments), SEGMENT)
-        for entry, (device, size, kind, first, count, digest) in zip(segments, self.segments):
+        for entry, (device, size, kind, handle_bytes, first, count, digest, handle) in zip(segments, self.segments):
             entry["device"], entry["bytes"], entry["handle_kind"] = string(device), size, kind
+            entry["handle_bytes"], entry["handle"] = handle_bytes, handle.ljust(128, b"\0")
             entry["first_block"], entry["block_count"], entry["hash"] = first, count, digest
         tensors = self._tensors(string)
         sources = numpy.zeros(len(self.sources), SOURCE)

@@ -150,6 +150,30 @@ class Handmade:
         return client.commit()
 
 
+class Kept:
+    """A model that a raw client keeps: handles of no driver, one of `handle_bytes` bytes for each segment."""
+
+    def __init__(self, name="kept", segments=2, size=2 << 20, key=None, handle_bytes=64, device="GPU-0", handles=None):
+        self.name = name
+        self.key = dict(key or {"model": f"/{name}", "device": device, "layout": "test"})
+        self.sizes = [size] * segments
+        self.handles = handles or [noise(handle_bytes, 100 + i) for i in range(segments)]
+        self.draft = Draft(self.key, name)
+        for handle in self.handles:
+            self.draft.segment(size, device=device, handle_kind=2, handle=handle)
+        for i in range(segments):
+            self.draft.tensor(f"s{i}.first", "U8", (100,), i, 0)
+
+    def begin(self, client, flags=protocol.KEPT, **options):
+        return client.begin(self.key, self.sizes, name=self.name, flags=flags, **options)
+
+    def publish(self, client, flags=0, **options):
+        """id and generation; the client is the keeper from then on"""
+        self.begin(client, flags=protocol.KEPT | flags, **options)
+        client.draft(self.draft.build())
+        return client.commit()
+
+
 def claimed(broker):
     """A connection that is publishing: the only kind that may send fds at all, where the kernel can tell (Linux 6.16)."""
     client = broker.connect()

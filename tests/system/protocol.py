@@ -13,15 +13,16 @@ import struct
 from manifest import Manifest, key_id, pack_key, unpack_key
 
 (HELLO, BEGIN, SEGMENTS, DRAFT, COMMIT, ATTACH, DETACH, LIST, EVICT, PING, STAT) = range(1, 12)
-EVICTED, GOODBYE = 64, 65
+EVICTED, GOODBYE, LOST, RELEASED = range(64, 68)
 
 (OK, FAILED, USAGE, NOT_FOUND, MISMATCH, INVALID, REFUSED, NO_BROKER, BUSY, TIMEOUT, CANCELED, NO_MEMORY, EXISTS,
  PROTOCOL, UNKNOWN) = range(15)
 LOADING, READY, DRAINING = 1, 2, 3
 OWNER, GROUP, ALL = 0, 1, 2
 IDLE, DRAIN, FORCE = 0, 1, 2
-REPLACE = 1
+REPLACE, KEPT = 1, 2  # flags of BEGIN
 EXACT = 1
+MODEL_KEPT = 1  # a flag of an attach reply and a list entry
 
 MAX_MESSAGE = 65536
 MAX_FDS = 253
@@ -256,7 +257,7 @@ class Client:
 def read_entry(body, at):
     names = ("id", "generation", "created_ns", "bytes", "state", "owner_uid", "publisher_pid", "visibility", "visible_gid",
              "segments", "tensors", "leases", "holder_count", "name_bytes", "field_count", "reserved", "field_bytes",
-             "reserved2")
+             "flags")
     entry = dict(zip(names, LIST_ENTRY.unpack_from(body, at)))
     at += LIST_ENTRY.size
     entry["holders"] = []
@@ -272,17 +273,21 @@ def read_entry(body, at):
 
 
 class Attached:
-    """What a reply to ATTACH brings: the manifest, and each segment mapped read-only. `with` closes it."""
+    """What a reply to ATTACH brings: the manifest, and each segment mapped read-only, or the handles of a kept model. `with`
+    closes it."""
 
     def __init__(self, message):
-        self.id, self.generation, size, count, reserved = struct.unpack("<QQQII", message.body)
-        assert reserved == 0 and len(message.fds) == count + 1
+        self.id, self.generation, size, count, flags = struct.unpack("<QQQII", message.body)
+        self.kept = flags == MODEL_KEPT
+        assert flags in (0, MODEL_KEPT) and len(message.fds) == (1 if self.kept else count + 1)
         self.fds = message.fds
         self.manifest_fd, self.segment_fds = self.fds[0], self.fds[1:]
         self.manifest_bytes = os.pread(self.manifest_fd, size + 1, 0)
         assert len(self.manifest_bytes) == size
         self.manifest = Manifest(self.manifest_bytes)
         self.maps = []
+        self.handles = [bytes(s["handle"])[:int(s["handle_bytes"])] for s in self.manifest.segments]
+        assert len(self.handles) == count and all(bool(handle) == self.kept for handle in self.handles)
         for raw, fd in zip(self.manifest.segments, self.segment_fds):
             assert os.fstat(fd).st_size == raw["bytes"]
             self.maps.append(mmap.mmap(fd, int(raw["bytes"]), mmap.MAP_SHARED, mmap.PROT_READ))

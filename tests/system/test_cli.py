@@ -110,7 +110,8 @@ def test_every_document_parses_and_has_its_fields(broker, cli, resident):
     key_id = broker.models()[0]["key_id"]
     listed = cli("ls", "--json", expect=0).json["models"][0]
     assert set(listed) == {"name", "key_id", "state", "key", "generation", "owner_uid", "visibility", "visible_gid",
-                           "publisher_pid", "created_ns", "bytes", "segments", "tensors", "leases", "holders"}
+                           "publisher_pid", "created_ns", "bytes", "segments", "tensors", "leases", "holders",
+                           "keeper_pid"}
     attached = cli("attach", "small", "--json", "--repeat", 5, expect=0).json
     assert set(attached) == {"name", "key_id", "generation", "bytes", "tensors", "segments", "manifest_bytes", "sources",
                              "pid", "repeat", "times_us"}
@@ -131,7 +132,9 @@ def test_every_document_parses_and_has_its_fields(broker, cli, resident):
     doctor = cli("doctor", "--json")
     assert doctor.status in (0, 1) and doctor.json["healthy"] is (doctor.status == 0)
     assert all(f["level"] in ("OK", "WARN", "FAIL") and f["name"] and f["text"] for f in doctor.json["findings"])
-    assert cli("evict", "small", "--json", expect=0).json == {"state": "gone"}
+    model = broker.models()[0]
+    assert cli("evict", "small", "--json", expect=0).json == {"state": "gone", "id": model["id"], "name": "small",
+                                                              "key_id": key_id, "holders": []}
 
 
 @pytest.mark.parametrize(("listed", "level"), [("other", "WARN"), ("other,ipc_cache", "OK"), ("my_ipc_cache", "WARN"), (None, None)])

@@ -3,13 +3,15 @@
 Faults come from tests/fault/fault.c, preloaded: the N-th call of one function fails. Each case runs N = 1, 2, ... until the
 fault is no longer reached, so that every call of that function has failed once.
 """
+import contextlib
 import errno
 import os
 import pathlib
 
 import harness
 import pytest
-from protocol import Closed, Failure
+from models import Kept
+from protocol import LOST, Closed, Failure
 
 BUILD = pathlib.Path(os.environ.get("IPC_CACHE_BUILD", "build")).resolve()
 
@@ -86,8 +88,22 @@ def use(broker, small):
         broker.cli(*words)
 
 
+def keep(broker, small):
+    """The same for a model that a process keeps until it ends."""
+    with contextlib.suppress(Failure, Closed, OSError), broker.connect() as keeper:
+        Kept().publish(keeper)
+        with contextlib.suppress(Failure, Closed, OSError), broker.connect() as holder:
+            holder.attach("kept").close()
+            keeper.close()
+            assert holder.receive().type == LOST
+    with contextlib.suppress(Failure, Closed, OSError), broker.connect() as late:
+        late.attach("kept").close()
+        raise AssertionError("its keeper has ended")
+
+
+@pytest.mark.parametrize("using", [use, keep])
 @pytest.mark.parametrize("function, code", BROKER_FAULTS)
-def test_a_broker_in_which_a_call_fails_goes_on_serving(binaries, folder, small, fault, function, code):
+def test_a_broker_in_which_a_call_fails_goes_on_serving(binaries, folder, small, fault, function, code, using):
     for number in range(1, MOST):
         injected = fault(function, number, code)
         broker = harness.Broker(binaries, str(folder / f"broker-{number}"), prefix=tuple(injected.prefix))
@@ -98,7 +114,7 @@ def test_a_broker_in_which_a_call_fails_goes_on_serving(binaries, folder, small,
                 assert injected.reached and broker.log.startswith("ipc-cached: "), broker.log
                 continue
             broker.pid = broker.process.pid
-            use(broker, small)
+            using(broker, small)
             for step in broker.serves, broker.evict_all, broker.becomes_empty:
                 try:
                     step()

@@ -29,6 +29,16 @@ def gpu_model(broker, small, fake):
     return small
 
 
+@pytest.fixture
+def mixed(folder):
+    """Tensors that are sent from pinned buffers, and small ones that are gathered."""
+    os.makedirs(folder / "mixed")
+    models.write_file(folder / "mixed" / "model.safetensors", {
+        "a": ("U8", (5 * MIB + 3,), models.noise(5 * MIB + 3)), "b": ("U8", (7,), models.noise(7)),
+        "c": ("U8", (300_000,), models.noise(300_000, 1)), "d": ("F32", (64, 32), models.noise(8192, 2))})
+    return folder / "mixed"
+
+
 def test_conformance_holds_on_the_fake(fake):
     done = subprocess.run([BUILD / "tests" / "gpu" / "conformance"], env={**os.environ, **{k: str(v) for k, v in fake.settings(
         FAKE_CUDA_LEAKS="/dev/null", FAKE_CUDA_MEMORY=256 * MIB).items()}}, stdout=subprocess.PIPE, text=True, check=False)
@@ -140,10 +150,10 @@ FUNCTIONS = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", 
              "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuMemGetInfo_v2", "cuMemGetAllocationGranularity",
              "cuMemCreate", "cuMemExportToShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
              "cuMemsetD8Async", "cuMemcpyHtoDAsync_v2", "cuStreamCreate", "cuStreamSynchronize",
-             "cuMemHostAlloc"]
+             "cuMemHostAlloc", "cuMemHostRegister_v2"]
 # Failing to let go is no failure of what was asked for, and leaves what could not be let go.
 RELEASING = ["cuMemRelease", "cuMemUnmap", "cuMemAddressFree", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2",
-             "cuStreamDestroy_v2", "cuMemFreeHost"]
+             "cuStreamDestroy_v2", "cuMemFreeHost", "cuMemHostUnregister"]
 READING = ["cuInit", "cuDeviceGetCount", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuMemGetAllocationGranularity",
            "cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle", "cuMemAddressReserve", "cuMemMap",
            "cuMemSetAccess", "cuStreamCreate", "cuMemHostAlloc", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"]
@@ -163,9 +173,9 @@ def every_call(fake, function, code, once):
 
 @pytest.mark.parametrize("code", [1, 2, 999])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_load_in_which_a_call_of_the_driver_fails_leaves_nothing(broker, small, fake, function, code):
+def test_a_load_in_which_a_call_of_the_driver_fails_leaves_nothing(broker, mixed, fake, function, code):
     def once(prefix):
-        result = broker.cli("load", small, "--name", "small", "--device", "cuda:1", prefix=prefix)
+        result = broker.cli("load", mixed, "--name", "small", "--device", "cuda:1", prefix=prefix)
         if result.status == 0:
             broker.cli("verify", "small", prefix=fake.prefix(), expect=0)
             broker.cli("evict", "small", expect=0)
@@ -179,9 +189,9 @@ def test_a_load_in_which_a_call_of_the_driver_fails_leaves_nothing(broker, small
 
 
 @pytest.mark.parametrize("function", RELEASING)
-def test_a_load_in_which_letting_go_fails_never_gives_wrong_bytes(broker, small, fake, function):
+def test_a_load_in_which_letting_go_fails_never_gives_wrong_bytes(broker, mixed, fake, function):
     def once(prefix):
-        result = broker.cli("load", small, "--name", "small", "--device", "cuda:1", prefix=[*prefix, "ASAN_OPTIONS=detect_leaks=0"])
+        result = broker.cli("load", mixed, "--name", "small", "--device", "cuda:1", prefix=[*prefix, "ASAN_OPTIONS=detect_leaks=0"])
         if result.status == 0:
             broker.cli("verify", "small", prefix=fake.prefix(), expect=0)
             broker.cli("evict", "small", expect=0)
@@ -204,8 +214,8 @@ def test_a_reader_in_which_a_call_fails_says_so_and_holds_nothing(broker, gpu_mo
     broker.cli("verify", "small", prefix=fake.prefix(), expect=0)
 
 
-@pytest.mark.parametrize("function", ["cuDeviceCanAccessPeer", "cuMemcpyDtoDAsync_v2", "cuMemImportFromShareableHandle",
-                                      "cuMemMap", "cuMemSetAccess", "cuMemCreate"])
+@pytest.mark.parametrize("function", ["cuDeviceCanAccessPeer", "cuMemcpyDtoDAsync_v2", "cuStreamCreate", "cuStreamSynchronize",
+                                      "cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess", "cuMemCreate"])
 def test_a_copy_in_which_a_call_fails_leaves_the_model_alone(broker, gpu_model, fake, function):
     used = fake.used()
 
@@ -236,6 +246,31 @@ def test_running_out_half_way_through_several_segments_frees_them_all(broker, fa
         fake.take("leaks")  # the actor ends in the middle
 
     assert every_call(fake, function, 2, once) == 5
+
+
+# ---- what is sent without a copy ----
+
+@pytest.mark.parametrize("way", ["auto", "direct", "buffered", "mmap"])
+@pytest.mark.parametrize("register", ["works", "fails", "fails once"])
+def test_buffers_are_pinned_or_it_is_said_why_not(broker, mixed, fake, way, register):
+    failure = {"works": "", "fails": "cuMemHostRegister_v2:0:801", "fails once": "cuMemHostRegister_v2:2:2"}[register]
+    prefix = fake.prefix(FAKE_CUDA_FAIL=failure)
+    io = broker.cli("load", mixed, "--name", "m", "--device", "cuda:0", "--io", way, "--threads", "2", "--json", prefix=prefix,
+                    expect=0).json["io"]
+    if register == "works":
+        assert io["unpinned"] is None
+    elif register == "fails":
+        assert "cannot be pinned: CUDA_ERROR_NOT_SUPPORTED" in io["unpinned"]
+    assert io["buffer_bytes"] <= 140 * MIB and io["fill_seconds"] > 0
+    assert broker.cli("verify", "m", "--json", prefix=fake.prefix(), expect=0).json["damage"] == []
+    broker.cli("evict", "m", expect=0)
+
+
+def test_a_thousand_small_files_reach_a_gpu(broker, folder, fake):
+    models.write_sharded(folder / "sharded", 1000)
+    broker.cli("load", folder / "sharded", "--name", "m", "--device", "cuda:0", prefix=fake.prefix(), expect=0)
+    assert broker.cli("verify", "m", "--json", prefix=fake.prefix(), expect=0).json["damage"] == []
+    broker.cli("evict", "m", expect=0)
 
 
 # ---- other vendors, on stubs ----

@@ -65,7 +65,7 @@ def check_protocol(broker, failure, says):
     (header(BEGIN, bytes(33)), "do not add up"),
     (header(BEGIN, protocol.begin({"a": "b"}, [4096])[:-1]), "do not add up"),
     (header(BEGIN, protocol.begin({"a": "b"}, [4096]) + b"x"), "do not add up"),
-    (header(BEGIN, protocol.begin({"a": "b"}, [4096], flags=2)), "known flags"),
+    (header(BEGIN, protocol.begin({"a": "b"}, [4096], flags=4)), "known flags"),
     (header(BEGIN, protocol.begin({"a": "b"}, [4096] * 253)), "at most 252 segments"),
     (header(BEGIN, protocol.begin({"a": "b"}, [4096], name="n" * 256)), "255 bytes of name"),
     (header(BEGIN, struct.pack("<IIIIIHHII", 0, 0, 0xFFFFFFFF, 0, 0, 0, 1, 0, 0)), "at most 252 segments"),

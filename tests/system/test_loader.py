@@ -13,6 +13,7 @@ import pytest
 
 import harness
 import models
+from gpu import FakeDriver
 from harness import finish
 from manifest import block_hashes
 from users import user_prefix
@@ -281,6 +282,18 @@ def write_shards(folder):
     return tensors
 
 
+@pytest.fixture(params=["host", "gpu"])
+def target(request, folder, binaries):
+    """The options and the prefix of a load onto that device; nothing is left in it or pinned for it at the end."""
+    if request.param == "host":
+        yield (), ()
+        return
+    fake = FakeDriver(folder)
+    yield ("--device", "cuda:0"), fake.prefix()
+    harness.wait_until(lambda: fake.used() == 0, "the memory to be free")
+    assert fake.take("leaks") == ""
+
+
 SEVENTH = "model-00007-of-00008.safetensors"
 
 
@@ -302,10 +315,11 @@ def test_file_systems_with_habits_give_the_same_bytes(broker, cli, folder, mount
     ("touch", "changed while being read: its modification time"),
     ("replace", "changed while being read: its inode"),
 ])
-def test_a_disk_that_dies_in_shard_seven_is_named_and_nothing_is_left(broker, cli, folder, mounted, fault, words, way):
+def test_a_disk_that_dies_in_shard_seven_is_named_and_nothing_is_left(broker, cli, folder, mounted, target, fault, words, way):
     write_shards(folder / "shards")
     point = mounted(folder / "shards", fault, f"{SEVENTH}:{5 << 20}")
-    result = cli("load", point, "--io", way)
+    options, prefix = target
+    result = cli("load", point, "--io", way, *options, prefix=prefix)
     assert result.status in (1, 5), result
     assert SEVENTH in result.err and words in result.err
     if fault == "eio":
@@ -314,10 +328,11 @@ def test_a_disk_that_dies_in_shard_seven_is_named_and_nothing_is_left(broker, cl
 
 
 @pytest.mark.parametrize("way", ("direct", "buffered"))
-def test_an_interrupted_load_ends_soon_and_leaves_nothing(broker, cli, folder, mounted, way):
+def test_an_interrupted_load_ends_soon_and_leaves_nothing(broker, cli, folder, mounted, target, way):
     write_shards(folder / "shards")
     point = mounted(folder / "shards", "slow")
-    with cli.running("load", point, "--io", way) as process:
+    options, prefix = target
+    with cli.running("load", point, "--io", way, *options, prefix=prefix) as process:
         while broker.is_empty():
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)

@@ -47,7 +47,9 @@ static void read_all(const struct reader_kind *kind, int flags)
 {
 	struct files files;
 	int fd = make_file(&files, flags);
-	struct reader *reader = reader_new(kind, 3, BUFFER);
+	struct pool pool;
+	cr_assert_eq(pool_init(&pool, 3, BUFFER), 0);
+	struct reader *reader = reader_new(kind, &pool);
 
 	cr_assert_not_null(reader, "%s", strerror(errno));
 	for (unsigned round = 0; round < 3; round++) {
@@ -67,6 +69,7 @@ static void read_all(const struct reader_kind *kind, int flags)
 	/* Freed with a read under way. */
 	reader_start(reader, 0, fd, 0, BUFFER);
 	reader_free(reader);
+	pool_fini(&pool);
 	close(fd);
 	files_fini(&files);
 }
@@ -89,7 +92,9 @@ Test(loader_io, a_number_that_is_another_file_now_is_read_as_that)
 {
 	struct files files;
 	int fd = make_file(&files, 0);
-	struct reader *reader = reader_new(reader_probe() == 0 ? &reader_ring : &reader_threads, 1, BUFFER);
+	struct pool pool;
+	cr_assert_eq(pool_init(&pool, 1, BUFFER), 0);
+	struct reader *reader = reader_new(reader_probe() == 0 ? &reader_ring : &reader_threads, &pool);
 
 	reader_start(reader, 0, fd, 0, 4096);
 	cr_assert_eq(reader_wait(reader, 0), 4096);
@@ -100,6 +105,7 @@ Test(loader_io, a_number_that_is_another_file_now_is_read_as_that)
 	cr_assert_eq(reader_wait(reader, 0), 5);
 	cr_assert_eq(memcmp(reader_buffer(reader, 0), "other", 5), 0);
 	reader_free(reader);
+	pool_fini(&pool);
 	close(other);
 	close(fd);
 	files_fini(&files);

@@ -2,6 +2,7 @@
 #include "loader/plan.h"
 #include "loader/selection.h"
 #include "loader/units.h"
+#include "manifest/hash.h"
 #include "manifest/views.h"
 #include "tests/unit/leaks.h"
 #include "tests/unit/loader_files.h"
@@ -142,7 +143,8 @@ static void plan_and_cut(const struct selection *s, struct plan *plan, struct un
 	struct ipcc_error err;
 
 	cr_assert_eq(plan_init_checkpoint(plan, &cp, s, 0, &err), 0, "%s", err.message);
-	cr_assert_eq(units_init(units, &cp, plan, 16 * MIB), 0);
+	const struct extent_sizes sizes = {.most_bytes = 16 * MIB};
+	cr_assert_eq(units_init(units, &cp, plan, &sizes), 0);
 }
 
 Test(loader_selection, everything_is_read_in_whole_blocks_header_included)
@@ -205,4 +207,36 @@ Test(loader_selection, a_selection_of_nothing_is_not_found)
 	struct ipcc_error err;
 
 	expect_error(plan_init_checkpoint(&plan, &cp, &s, 0, &err), &err, IPCC_NOT_FOUND, "none of its 2 tensors");
+}
+
+Test(loader_selection, extents_get_shorter_towards_the_end_of_a_segment)
+{
+	struct files files;
+	struct checkpoint one;
+	struct plan plan;
+	struct units units;
+	struct ipcc_error err = {0};
+	const struct extent_sizes sizes = {.least_bytes = 8 * MIB, .most_bytes = 32 * MIB, .workers = 2};
+	uint64_t before = UINT64_MAX, last = 0;
+
+	files_init(&files);
+	files_write_tensors(&files, "x.safetensors",
+			    "{\"a\":{\"dtype\":\"U8\",\"shape\":[200000000],\"data_offsets\":[0,200000000]}}",
+			    200000000, 0);
+	cr_assert_eq(checkpoint_open(&one, files.folder, &err), 0, "%s", err.message);
+	cr_assert_eq(plan_init_checkpoint(&plan, &one, NULL, 0, &err), 0);
+	cr_assert_eq(units_init(&units, &one, &plan, &sizes), 0);
+	cr_assert_eq(plan.segment_count, 1);
+	for (uint32_t i = 0; i < units.extent_count; i++) {
+		uint64_t bytes = units.extents[i].unit_count * HASH_BLOCK_BYTES;
+		cr_expect_leq(bytes, before, "extent %u", i);
+		cr_expect(bytes >= 8 * MIB || i + 1 == units.extent_count);
+		last = before = bytes;
+	}
+	cr_expect_eq(units.extents[0].unit_count, 8);
+	cr_expect_leq(last, 8 * MIB);
+	units_fini(&units);
+	plan_fini(&plan);
+	checkpoint_fini(&one);
+	files_fini(&files);
 }

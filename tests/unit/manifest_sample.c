@@ -2,6 +2,7 @@
 #include "tests/unit/manifest_sample.h"
 
 #include "manifest/dtype.h"
+#include "manifest/validate.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -126,7 +127,22 @@ void sample_fini(struct sample *sample)
 
 void sample_reseal(void *bytes, size_t length)
 {
-	((struct manifest_header *)bytes)->checksum = le64_make(manifest_checksum(bytes, length));
+	uint64_t checksum = 0;
+	cr_assert_eq(manifest_checksum(bytes, length, &checksum, NULL), 0);
+	((struct manifest_header *)bytes)->checksum = le64_make(checksum);
+}
+
+void assert_refused(struct sample *s, const char *expected)
+{
+	struct ipcc_error err = {0};
+
+	sample_reseal(s->bytes, s->length);
+	cr_assert_eq(manifest_validate(s->bytes, s->length, &err), IPCC_INVALID, "accepted, but should say: %s",
+		     expected);
+	const char *where = strstr(err.message, expected);
+	cr_assert_not_null(where, "expected \"%s\" in: %s", expected, err.message);
+	cr_assert_not_null(strstr(err.message, " at offset "), "%s", err.message);
+	cr_assert_eq(manifest_validate(s->bytes, s->length, NULL), IPCC_INVALID);
 }
 
 void *sample_entry(struct sample *sample, enum manifest_section_id section, uint32_t i)

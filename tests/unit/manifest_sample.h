@@ -36,4 +36,20 @@ struct builder *builder_with_segment(uint64_t bytes);
 /* Reads all that a manifest offers and touches every byte that it hands out. Nonsense may be refused, never crash. */
 uint64_t walk_manifest(const struct manifest *m);
 
+/* The sample's tensors in their final order. */
+enum sample_tensor {
+	NORM,	    /* F32 [8] at 0 */
+	EMBED,	    /* BF16 [16, 8] at 256, 256 bytes */
+	TIED,	    /* an alias of EMBED, BF16 [64] at 256, 128 bytes */
+	UNNAMED,    /* I64 [] at 512 */
+	STRIDED,    /* F16 [4, 4] at 1024, 44 bytes */
+	TRANSPOSED, /* U8 [3, 5] at 0 of segment 1 */
+	FP4,	    /* F4 [2, 3, 4] at 16 of segment 1 */
+	ACCENT,	    /* BOOL of rank 8 at 64 of segment 2 */
+	EMPTY,	    /* F64 [0, 7] at 4096, the end of segment 2 */
+};
+
+/* The manifest, sealed again, is not valid, and the message says `expected` and where. */
+void assert_refused(struct sample *s, const char *expected);
+
 #endif

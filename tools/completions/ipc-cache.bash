@@ -25,7 +25,7 @@ _ipc_cache() {
     local options='--dir --timeout --json --help'
     case $verb in
     '') options="$options --version load ls attach dump verify copy evict inspect ping stat doctor" ;;
-    load) options="$options --name --device --replace --wait --visible --threads --io --plan --include --exclude --rank --rows --columns" ;;
+    load) options="$options --name --device --replace --wait --visible --threads --io --keeper --plan --include --exclude --rank --rows --columns" ;;
     attach) options="$options --repeat --hold --verify --sources --wait --private --device" ;;
     copy) options="$options --device --from --name --replace" ;;
     verify) options="$options --device" ;;
