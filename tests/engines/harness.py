@@ -13,7 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / os.environ.get("IPC_CACHE_BUILD", "build")
-PATIENCE = 300  # seconds; on two busy cores an engine takes its time
+PATIENCE = 900  # seconds, after which something hangs; on two busy cores an engine takes its time
 
 
 class EngineFailed(Exception):

@@ -30,6 +30,15 @@ def inspect_here():
         registry._run_in_subprocess = lambda function: function()
 
 
+def fork_workers():
+    """Ranks are forked from the engine instead of importing vLLM anew; as many threads as before, one."""
+    import multiprocessing
+
+    from vllm.v1.executor import multiproc_executor
+
+    multiproc_executor.get_mp_context = lambda: multiprocessing.get_context("fork")
+
+
 def child(request):
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -41,6 +50,7 @@ def child(request):
         if value is not None:
             os.environ[name] = value
     inspect_here()
+    fork_workers()
     module, _, name = request["function"].partition(":")
     getattr(importlib.import_module(module), name)(*request["arguments"])
 
