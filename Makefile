@@ -92,10 +92,12 @@ lint: shellcheck
 	$(Q)clang-format --dry-run -Werror $(sort $(shell git ls-files '*.c' '*.h'))
 	$(Q)mandoc -T lint -W warning tools/man/*.[1-8]
 shellcheck:
-	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tests/engines/install examples/sweep.sh examples/ha.sh tools/completions/ipc-cache.bash
+	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tests/python/pythons tests/engines/install examples/*.sh \
+		tools/completions/ipc-cache.bash
 
 include tools/install.mk
 include tests/tests.mk
+include tests/python.mk
 
 .PHONY: clean
 clean:

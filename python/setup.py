@@ -22,7 +22,17 @@ BUNDLED = HERE / "csrc"
 ROOT = BUNDLED if BUNDLED.exists() else HERE.parent
 PRODUCTS = {"lib": ["libipc_cache.so"], "bin": ["ipc-cache", "ipc-cached"]}
 # What the Makefile needs to build `all`.
-SOURCES = ["Makefile", "VERSION", "LICENSE", "manifest", "loader", "broker", "tools/*.[ch]", "tools/install.mk", "tests/tests.mk"]
+SOURCES = [
+    "Makefile",
+    "VERSION",
+    "LICENSE",
+    "manifest",
+    "loader",
+    "broker",
+    "tools/*.[ch]",
+    "tools/install.mk",
+    "tests/tests.mk",
+]
 
 
 def make(build: Path) -> None:

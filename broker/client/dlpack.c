@@ -10,6 +10,7 @@
 #include "manifest/dtype.h"
 #include "manifest/fail.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -218,4 +219,22 @@ EXPORT int ipcc_dlpack(struct ipcc_model *model, const struct ipcc_tensor *tenso
 	atomic_fetch_add(&model->users, 1);
 	*managed = view;
 	return IPCC_OK;
+}
+
+/* Python's functions, found where it runs. Nothing may be raised here, nor may an exception that is under way be touched: these
+ * two do neither for a valid capsule. */
+EXPORT void ipcc_capsule_drop(void *capsule)
+{
+	int (*is_valid)(void *, const char *) = (int (*)(void *, const char *))dlsym(RTLD_DEFAULT, "PyCapsule_IsValid");
+	void *(*get)(void *, const char *) =
+		(void *(*)(void *, const char *))dlsym(RTLD_DEFAULT, "PyCapsule_GetPointer");
+	if (is_valid == NULL || get == NULL)
+		return;
+	if (is_valid(capsule, "dltensor")) {
+		struct dl_managed *managed = get(capsule, "dltensor");
+		managed->deleter(managed);
+	} else if (is_valid(capsule, "dltensor_versioned")) {
+		struct dl_managed_versioned *managed = get(capsule, "dltensor_versioned");
+		managed->deleter(managed);
+	}
 }

@@ -224,6 +224,10 @@ int ipcc_dlpack_device(const struct ipcc_model *model, uint32_t segment, enum ip
 int ipcc_dlpack(struct ipcc_model *model, const struct ipcc_tensor *tensor, bool versioned, void **managed,
 		struct ipcc_error *err);
 
+/* For Python: the destructor of a PyCapsule that holds such a tensor. One that nobody has taken ("dltensor",
+ * "dltensor_versioned") is deleted with it. */
+void ipcc_capsule_drop(void *capsule);
+
 #define IPCC_VIEW_DTYPES 32
 #define IPCC_VIEW_NONE	 UINT32_MAX
 

@@ -110,12 +110,12 @@ class List(c.Structure):
 
 
 class Stat(c.Structure):
-    _fields_ = [("instance", c.c_uint8 * 16), ("pid", c.c_int32), ("uid", c.c_uint32), ("version", c.c_char * 32)] + [
-        (name, c.c_uint64)
-        for name in (
-            "uptime_ns", "connections", "models", "loading", "leases", "bytes", "fds", "fd_limit", "accepted", "refused",
-            "attaches", "mismatches", "commits", "evictions",
-        )
+    _fields_ = [
+        ("instance", c.c_uint8 * 16), ("pid", c.c_int32), ("uid", c.c_uint32), ("version", c.c_char * 32),
+        ("uptime_ns", c.c_uint64), ("connections", c.c_uint64), ("models", c.c_uint64), ("loading", c.c_uint64),
+        ("leases", c.c_uint64), ("bytes", c.c_uint64), ("fds", c.c_uint64), ("fd_limit", c.c_uint64),
+        ("accepted", c.c_uint64), ("refused", c.c_uint64), ("attaches", c.c_uint64), ("mismatches", c.c_uint64),
+        ("commits", c.c_uint64), ("evictions", c.c_uint64),
     ]  # fmt: skip
 
 
@@ -143,6 +143,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "ipcc_lease_state": (_INT, [pointer]),
     "ipcc_model_free": (None, [pointer]),
     "ipcc_model_facts": (None, [pointer, c.POINTER(ModelFacts)]),
+    "ipcc_capsule_drop": (None, [pointer]),
     "ipcc_views": (_CODE, [pointer, c.POINTER(Views), _ERROR]),
     "ipcc_segment_address": (pointer, [pointer, _U32]),
     "ipcc_verify_segment": (_CODE, [pointer, _U32, _ERROR]),

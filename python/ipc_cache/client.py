@@ -223,7 +223,7 @@ class Client:
         stat = _library.Stat()
         with self.connection.lock:
             call("ipcc_stat", self.connection.pointer(), byref(stat))
-        values = {name: getattr(stat, name) for name, _ in _library.Stat._fields_}
+        values = {field[0]: getattr(stat, field[0]) for field in _library.Stat._fields_}
         values["version"] = _library.text(stat.version)
         values["instance"] = bytes(stat.instance).hex()
         return values

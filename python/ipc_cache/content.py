@@ -198,8 +198,8 @@ def _buffer_content(name: str, tensor: Any) -> Content:
     shape = tuple(view.shape or ())
     if view.readonly:  # ctypes finds the address of what can be written only
         view = memoryview(bytearray(view.tobytes()))
-    held = (c.c_char * view.nbytes).from_buffer(view) if view.nbytes else view
-    begin = c.addressof(held) if view.nbytes else 0
+    held = (c.c_char * view.nbytes).from_buffer(view) if view.nbytes else (c.c_char * 0)()
+    begin = c.addressof(held)
     return _Host(dtypes.NUMBERS[kind], shape, _dense(shape), "host", begin, begin + view.nbytes, held)
 
 

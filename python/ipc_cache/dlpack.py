@@ -1,7 +1,7 @@
 """DLPack capsules over an attached model, for numpy, jax and other frameworks; and numpy arrays.
 
 The C library makes the tensor, and its deleter is C: a consumer may drop it from any thread, also while Python ends. The
-capsule around it owns it until a consumer takes it, which renames the capsule.
+capsule around it owns it until a consumer takes it, which renames the capsule; its destructor is C too.
 """
 
 from __future__ import annotations
@@ -18,44 +18,19 @@ if TYPE_CHECKING:
 
 CPU = 1
 
-# Objects of our own: others set other types on the functions that ctypes.pythonapi has.
+# An object of our own: others set other types on the one that ctypes.pythonapi has.
 _new = c.PYFUNCTYPE(c.py_object, c.c_void_p, c.c_char_p, c.c_void_p)(("PyCapsule_New", c.pythonapi))
-_is_valid = c.PYFUNCTYPE(c.c_int, c.c_void_p, c.c_char_p)(("PyCapsule_IsValid", c.pythonapi))
-_get_pointer = c.PYFUNCTYPE(c.c_void_p, c.c_void_p, c.c_char_p)(("PyCapsule_GetPointer", c.pythonapi))
-_keep = c.PYFUNCTYPE(None, c.py_object)(("Py_IncRef", c.pythonapi))
 
-# A capsule keeps a pointer to its name.
+# A capsule keeps a pointer to its name, and may outlive this module when Python ends.
 _NAMES = {False: c.c_char_p(b"dltensor"), True: c.c_char_p(b"dltensor_versioned")}
-
-
-class _Managed(c.Structure):
-    """The end of DLManagedTensor: context and deleter follow the tensor of 48 bytes."""
-
-    _fields_ = [("tensor", c.c_uint8 * 48), ("context", c.c_void_p), ("deleter", c.CFUNCTYPE(None, c.c_void_p))]
-
-
-class _Versioned(c.Structure):
-    _fields_ = [("version", c.c_uint32 * 2), ("context", c.c_void_p), ("deleter", c.CFUNCTYPE(None, c.c_void_p))]
-
-
-def _drop(capsule: int) -> None:
-    """A capsule ends. Nobody took it, if it still has its name."""
-    for versioned, kind in ((False, _Managed), (True, _Versioned)):
-        if _is_valid(capsule, _NAMES[versioned].value):
-            managed = _get_pointer(capsule, _NAMES[versioned].value)
-            kind.from_address(managed).deleter(managed)
-
-
-_destructor = c.CFUNCTYPE(None, c.c_void_p)(_drop)
-# Capsules may outlive this module when Python ends.
-for _each in (_destructor, _drop, _is_valid, _get_pointer, _NAMES):
-    _keep(_each)
+c.PYFUNCTYPE(None, c.py_object)(("Py_IncRef", c.pythonapi))(_NAMES)
 
 
 def _make(model: int, tensor: _library.Tensor, versioned: bool) -> Any:
     managed = c.c_void_p()
     call("ipcc_dlpack", model, byref(tensor), versioned, byref(managed))
-    return _new(managed, _NAMES[versioned], c.cast(_destructor, c.c_void_p))
+    destructor = c.cast(_library.library().ipcc_capsule_drop, c.c_void_p)
+    return _new(managed, _NAMES[versioned], destructor)
 
 
 def capsule(model: int, entry: TensorEntry, versioned: bool = True) -> Any:
@@ -111,7 +86,7 @@ def to_numpy(weights: Weights, entry: TensorEntry) -> Any:
         raise errors.Usage(f"{entry.name} is in a GPU's memory, which numpy cannot read; use torch, and copy")
     try:
         array = numpy.from_dlpack(Exporter(weights, entry))
-    except (BufferError, RuntimeError) as reason:
+    except (BufferError, RuntimeError, TypeError) as reason:
         raise errors.Usage(f"{entry.name}: numpy does not take {entry.dtype} ({reason}); use torch") from reason
     if not weights.private:
         array.flags.writeable = False

@@ -63,7 +63,7 @@ class MetaLeft(Mismatch):
         super().__init__(message, 0, "tensors", "bound", "on meta")
         self.names = names
 
-    def __reduce__(self) -> tuple[type, tuple]:  # type: ignore[type-arg, override]
+    def __reduce__(self) -> tuple[type, tuple]:  # type: ignore[type-arg]
         return type(self), (self.message, self.names)
 
 

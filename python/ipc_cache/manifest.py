@@ -175,9 +175,12 @@ class Manifest:
     @functools.cached_property
     def sources(self) -> list[Source]:
         return [
-            Source(self._text(row[0], row[1]), *row[2:8], row[10].hex() if row[8] else None)
+            Source(
+                self._text(row[0], row[1]), row[2], row[3], row[4], row[5], row[6], row[7],
+                row[10].hex() if row[8] else None,
+            )
             for row in self._entries("sources", _SOURCE)
-        ]
+        ]  # fmt: skip
 
     @functools.cached_property
     def attributes(self) -> dict[str, Attribute]:

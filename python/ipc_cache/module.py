@@ -26,9 +26,22 @@ def _objects(module: nn.Module) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for path, part in module.named_modules(remove_duplicate=False):
         begin = f"{path}." if path else ""
-        own = {**part._parameters, **{n: b for n, b in part._buffers.items() if n not in part._non_persistent_buffers_set}}
+        own = {
+            **part._parameters,
+            **{n: b for n, b in part._buffers.items() if n not in part._non_persistent_buffers_set},
+        }
         found.update({begin + name: tensor for name, tensor in own.items() if tensor is not None})
     return found
+
+
+def _computed(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Buffers that are not part of a checkpoint; older checkpoints have some of them all the same."""
+    return {
+        f"{path}.{name}" if path else name: buffer
+        for path, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+        if (buffer := part._buffers.get(name)) is not None
+    }
 
 
 def _shown(names: list[str]) -> str:
@@ -38,9 +51,10 @@ def _shown(names: list[str]) -> str:
 
 def _match(module: nn.Module, names: dict[str, str], weights: Weights, strict: bool) -> dict[str, torch.Tensor]:
     """The module's tensors to bind, by the names of the weights. names: of the module by those of the weights."""
-    objects = _objects(module)
+    objects, computed = _objects(module), _computed(module)
+    objects.update((name, buffer) for name, buffer in computed.items() if buffer.is_meta and name in names.values())
     kind = type(module).__name__
-    unexpected = sorted(name for name, own in names.items() if own not in objects)
+    unexpected = sorted(name for name, own in names.items() if own not in objects and own not in computed)
     bound = {id(objects[own]) for own in names.values() if own in objects}
     missing = sorted(name for name, tensor in objects.items() if id(tensor) not in bound and tensor.is_meta)
     if strict and (unexpected or missing):
@@ -61,6 +75,15 @@ def _match(module: nn.Module, names: dict[str, str], weights: Weights, strict: b
     return found
 
 
+def _check_tie(weights: Weights, first: str, name: str) -> None:
+    """The module has one parameter where the checkpoint has two tensors: they must be the same, bit by bit."""
+    if weights[first] is not weights[name] and not torch.equal(weights.raw(first), weights.raw(name)):
+        raise errors.Mismatch(
+            f"the module ties {first} and {name}, which differ in {weights.manifest.name}; untie them in the module's "
+            f"configuration", 0, name, f"the same as {first}", "other bytes",
+        )  # fmt: skip
+
+
 def bind_module(
     module: nn.Module,
     weights: Weights,
@@ -77,12 +100,13 @@ def bind_module(
         return name[len(prefix) :] if rename is None else rename(name[len(prefix) :])
 
     names = {name: own for name in weights if (own := own_name(name)) is not None}
-    done: set[int] = set()
+    done: dict[int, str] = {}  # the object's first name
     buffers = {id(buffer) for buffer in module.buffers()}
     for name, tensor in _match(module, names, weights, strict).items():
-        if id(tensor) in done:
+        first = done.setdefault(id(tensor), name)
+        if first != name:
+            _check_tie(weights, first, name)
             continue
-        done.add(id(tensor))
         view = weights[name]
         exchange(tensor, view.clone() if id(tensor) in buffers and not weights.private else view)
         if isinstance(tensor, nn.Parameter):

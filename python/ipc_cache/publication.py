@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _library, dtypes, errors
+from . import _library, errors
 from ._library import byref, call, encode, milliseconds
 from .client import VISIBILITIES, Connection, StrPath, device_name
 from .content import Content, content_of
@@ -107,9 +107,7 @@ class _Publication:
     def address(self, segment: int) -> int:
         return int(_library.library().ipcc_publish_address(self.pointer, segment))
 
-    def tensor(
-        self, name: str, content: Content, segment: int, offset: int, flags: int = 0, alias_of: int = 0
-    ) -> None:
+    def tensor(self, name: str, content: Content, segment: int, offset: int, flags: int = 0, alias_of: int = 0) -> None:
         rank = len(content.shape)
         entry = _library.Tensor(
             name=encode(name), dtype=content.dtype, rank=rank, segment=segment, flags=flags, offset=offset,

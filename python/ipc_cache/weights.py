@@ -288,4 +288,3 @@ def attach(
     except BaseException:
         connection.close()
         raise
-

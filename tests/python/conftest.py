@@ -7,9 +7,9 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-import harness  # noqa: E402
+import ipc_cache
 
-import ipc_cache  # noqa: E402
+import harness
 
 
 def pytest_report_header(config):

@@ -33,10 +33,13 @@ class Broker:
         self.start()
 
     def start(self):
+        # A sanitizer that Python was started with opens files, which the broker's sandbox forbids.
+        clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(
-                [program("ipc-cached"), "--dir", self.directory], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+                [program("ipc-cached"), "--dir", self.directory],
+                env=clean, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
         wait_until(lambda: " ready: " in self.log or self.process.poll() is not None, "the broker")
         assert self.process.poll() is None, self.log
         self.fds = self.fd_count()

@@ -8,12 +8,13 @@ import signal
 
 import pytest
 
-import dl
 import ipc_cache
-from harness import age, forked, run_python, running, small_checkpoint, wait_until, write_safetensors
 from ipc_cache import _library
 from ipc_cache.client import Connection
 from ipc_cache.publication import _Publication
+
+import dl
+from harness import age, forked, run_python, running, small_checkpoint, wait_until, write_safetensors
 
 
 def read(weights, name):
@@ -254,4 +255,3 @@ def test_killed_holders_leave_nothing(resident, broker):
         one.send_signal(signal.SIGKILL)
         wait_until(lambda: ipc_cache.models()[0].leases == 1, "the lease of the killed process to end")
         assert [holder.pid for holder in ipc_cache.models()[0].holders] == [two.pid]
-

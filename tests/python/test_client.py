@@ -9,8 +9,9 @@ import time
 import pytest
 
 import ipc_cache
-from harness import forked, running, wait_until
 from ipc_cache import errors
+
+from harness import forked, running, wait_until
 
 
 def test_no_broker(tmp_path):

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 import ipc_cache
+
 from harness import run_python
 
 WRITE = """
@@ -55,8 +56,11 @@ def test_the_handler_before_is_called_afterwards(resident, broker):
 
 def test_disabled_it_is_silent_again(resident, broker):
     assert write(broker, "ipc_cache.faults.enable(); ipc_cache.faults.disable()") == ""
-    said = write(broker, "ipc_cache.faults.enable(); import faulthandler; faulthandler.enable()\n    try:\n        "
-                 "ipc_cache.faults.disable()\n    except ipc_cache.Busy as error:\n        print(error, file=sys.stderr)")
+    said = write(
+        broker,
+        "ipc_cache.faults.enable(); import faulthandler; faulthandler.enable()\n    try:\n        "
+        "ipc_cache.faults.disable()\n    except ipc_cache.Busy as error:\n        print(error, file=sys.stderr)",
+    )
     assert "installed after" in said and "Segmentation fault" in said
 
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import ipc_cache
+
 from harness import run_python
 
 PACKAGE = os.path.dirname(ipc_cache.__file__)

@@ -5,6 +5,7 @@ import os
 import pytest
 
 import ipc_cache
+
 from harness import age, write_safetensors
 
 

@@ -5,9 +5,10 @@ import os
 
 import pytest
 
-import dl
 import ipc_cache
 from ipc_cache import manifest
+
+import dl
 
 
 def read(weights, name):

@@ -5,9 +5,9 @@ A publisher loads and post-processes its model as usual, then exports it: `snaps
 engine rebuild what tensors cannot carry, and asks `check_no_meta` that nothing was forgotten.
 """
 
+from .bind import Bound, bind
 from .check import check_no_meta, find_meta
 from .export import Export, export, publish_export
-from .bind import Bound, bind
 from .key import build_key, digest, file_digest
 from .skeleton import skeleton
 from .structure import Structure, snapshot

@@ -42,6 +42,13 @@ def exchange(old: torch.Tensor, new: torch.Tensor) -> None:
     torch._C._swap_tensor_impl(old, made)
 
 
+def copy_of(old: torch.Tensor) -> torch.Tensor:
+    """Another object over the same memory, of the same class and with the same attributes."""
+    made = torch.Tensor._make_subclass(type(old), old.detach(), False)
+    made.__dict__.update(old.__dict__)
+    return made
+
+
 class _Binder:
     def __init__(self, module: nn.Module, weights: Weights, state: dict[str, Any], private: Private | None) -> None:
         self.owners = dict(modules(module))
@@ -72,15 +79,15 @@ class _Binder:
 
     def registered(self, name: str, kind: str) -> None:
         owner, attribute = self.owner(name)
-        same = self.state["same"].get(name)
-        old = owner._parameters.get(attribute)
+        same = self.state["same"].get(name, name)  # its own name is not bound yet
+        old: torch.Tensor | None = owner._parameters.get(attribute)
         old = owner._buffers.get(attribute) if old is None else old
-        if same is not None:
+        if same in self.objects:
             made = self.objects[same]
         elif old is not None and (kind == "buffer" or isinstance(old, nn.Parameter)):
-            made = old
-            if id(made) not in self.done:
-                exchange(made, self.tensor(name))
+            # One object in the skeleton, and two in the published model: the second name gets an object of its own.
+            made = old if id(old) not in self.done else copy_of(old)
+            exchange(made, self.tensor(name))
         elif kind == "parameter":
             made = nn.Parameter(self.tensor(name), requires_grad=False)
             self.out.created.append(name)
@@ -109,18 +116,26 @@ class _Binder:
         if kind == "keep":
             return old
         if kind == "dict":
-            before = old if isinstance(old, dict) else {}
-            return {key: self.plain(part, before.get(key)) for key, part in body[0]}
+            before = old if type(old) is dict else {}
+            made = {key: self.plain(part, before.get(key)) for key, part in body[0]}
+            if type(old) is not dict:
+                return made
+            old.clear()  # others may hold the very dict
+            old.update(made)
+            return old
         before_list = list(old) if isinstance(old, (list, tuple)) else []
         before_list += [None] * (len(body[0]) - len(before_list))
         parts = [self.plain(part, entry) for part, entry in zip(body[0], before_list)]
+        if kind == "list" and type(old) is list:
+            old[:] = parts
+            return old
         return parts if kind == "list" else tuple(parts)
 
     def plain_tensor(self, name: str, old: Any) -> torch.Tensor:
         same = self.state["same"].get(name)
         if same is not None and same in self.objects:
             made = self.objects[same]
-        elif isinstance(old, nn.Parameter):
+        elif isinstance(old, nn.Parameter) and id(old) not in self.done:
             made = old
             exchange(made, self.tensor(name))
         else:
@@ -136,7 +151,10 @@ class _Binder:
                 for where in (owner._parameters, owner._buffers, owner.__dict__):
                     where.pop(attribute, None)
         for name in self.state["none"]:
-            owner, attribute = self.owner(name)
+            path, _, attribute = name.rpartition(".")
+            owner = self.owners.get(path)
+            if owner is None:
+                continue
             where = owner._buffers if attribute in owner._buffers else owner._parameters
             if attribute in owner.__dict__:
                 owner.__dict__[attribute] = None

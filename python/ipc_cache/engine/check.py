@@ -48,7 +48,7 @@ def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[
     pending: list[tuple[str, Any]] = [*reversed([("", module), *extra])]
     while pending:
         path, value = pending.pop()
-        if value is None or isinstance(value, _OPAQUE) and not isinstance(value, nn.Module) or id(value) in seen:
+        if value is None or (isinstance(value, _OPAQUE) and not isinstance(value, nn.Module)) or id(value) in seen:
             continue
         seen[id(value)] = value
         if isinstance(value, torch.Tensor) and value.is_meta:

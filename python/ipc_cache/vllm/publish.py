@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
 from ipc_cache import engine
 from ipc_cache.vllm import platform, refuse, sources
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import Report
-from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 # Scratch memory and locks that kernels write: made anew by post-processing, never shared.
 _SCRATCH = frozenset({"workspace", "locks", "kv_cache"})
@@ -47,11 +48,14 @@ def load(load_config, vllm_config, model_config, prefix: str, report: Report) ->
 
 
 def _load(loader: OrdinaryLoader, vllm_config, model_config, prefix: str) -> torch.nn.Module:
-    return loader.load_model(vllm_config=vllm_config, model_config=model_config, **({"prefix": prefix} if prefix else {}))
+    return loader.load_model(
+        vllm_config=vllm_config, model_config=model_config, **({"prefix": prefix} if prefix else {})
+    )
 
 
-def publish(load_config, vllm_config, model_config, prefix: str, key, source: sources.Source, options: Options,
-            report: Report) -> None:
+def publish(
+    load_config, vllm_config, model_config, prefix: str, key, source: sources.Source, options: Options, report: Report
+) -> None:
     """Loads, exports, and forgets the model. Raises Refused or FilesChanged before anything is published, Exists if
     somebody else was first."""
     files = sources.weight_files(source.folder)
@@ -61,10 +65,20 @@ def publish(load_config, vllm_config, model_config, prefix: str, key, source: so
     gc.collect()
     with report.phase("publish"):
         if sources.stamp(files) != before:
-            raise FilesChanged(f"ipc_cache: files in {source.folder} changed while they were loaded; nothing was published")
+            raise FilesChanged(
+                f"ipc_cache: files in {source.folder} changed while they were loaded; nothing was published"
+            )
         published = engine.publish_export(
-            export, key, name=options.name or source.identity, device=platform.device_name(platform.target_device(vllm_config)),
-            sources=files, replace=options.replace, dir=options.dir, consume=True, timeout=600)
+            export,
+            key,
+            name=options.name or source.identity,
+            device=platform.device_name(platform.target_device(vllm_config)),
+            sources=files,
+            replace=options.replace,
+            dir=options.dir,
+            consume=True,
+            timeout=600,
+        )
     report.how = "published"
     report.shared = published.nbytes
 
@@ -75,8 +89,10 @@ def _exported(load_config, vllm_config, model_config, prefix: str, report: Repor
     with report.phase("load"), platform.shareable_kernels():
         model = _load(loader, vllm_config, model_config, prefix)
     if getattr(model, "secondary_weights", ()):
-        raise refuse.Refused("ipc_cache: this model reads weights from further repositories, whose files cannot be compared "
-                             "later; use --load-format auto")
+        raise refuse.Refused(
+            "ipc_cache: this model reads weights from further repositories, whose files cannot be compared "
+            "later; use --load-format auto"
+        )
     refuse.check_methods(model)
     with report.phase("export"):
         return engine.export(model, since=loader.structure, exclude=_is_scratch)
@@ -98,4 +114,3 @@ def _registrations_undone(vllm_config) -> Iterator[None]:
         for name in set(layers) - known:
             del layers[name]
         del experts[count:]
-
