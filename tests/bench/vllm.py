@@ -24,7 +24,7 @@ import models
 
 import harness
 
-TOKENS = 32
+TOKENS = 16
 
 
 def drop(path):
