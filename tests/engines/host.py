@@ -30,6 +30,13 @@ def inspect_here():
         registry._run_in_subprocess = lambda function: function()
 
 
+def compile_only_when_asked():
+    """vLLM compiles a small function of its sampler in every process, for longer than these models run."""
+    import torch._dynamo.config
+
+    torch._dynamo.config.disable = "ENGINES_COMPILE" not in os.environ
+
+
 def fork_workers():
     """Ranks are forked from the engine instead of importing vLLM anew; as many threads as before, one."""
     import multiprocessing
@@ -51,6 +58,7 @@ def child(request):
             os.environ[name] = value
     inspect_here()
     fork_workers()
+    compile_only_when_asked()
     module, _, name = request["function"].partition(":")
     getattr(importlib.import_module(module), name)(*request["arguments"])
 

@@ -154,7 +154,8 @@ def test_sweep_flags_attach_with_the_tokens_of_a_cold_start(start, resident, fla
     """The key of the first engine serves every later one, whatever the flag, and the flag still does what it does."""
     said = []
     for format in ("control", "ipc_broker"):
-        with start(resident[0], format, dtype="bfloat16", **{flag: SWEEP[flag]}) as engine:
+        compiled = {"ENGINES_COMPILE": "1"} if flag == "enforce_eager" else None
+        with start(resident[0], format, dtype="bfloat16", environment=compiled, **{flag: SWEEP[flag]}) as engine:
             said.append(engine.generate(prompts=models.prompts(5), tokens=16))
             if format == "ipc_broker":
                 assert engine.state()[0]["loads"][0]["how"] == "attached"
