@@ -6,6 +6,7 @@ files that did not change meanwhile; their content hashes go with it.
 """
 
 import copy
+import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,30 @@ from ipc_cache.vllm.report import Report
 
 # Scratch memory and locks that kernels write: made anew by post-processing, never shared.
 _SCRATCH = frozenset({"workspace", "locks", "kv_cache"})
+
+
+# So much is given back to the system at a time: freed blocks below malloc's threshold would else stay with the process.
+_TRIM_BYTES = 128 << 20
+
+
+class _Draining(dict):
+    """Tensors that are taken out one by one; the memory of those that are gone is given back to the system."""
+
+    def __init__(self, tensors) -> None:
+        super().__init__(tensors)
+        self.freed = 0
+        try:
+            self.trim = ctypes.CDLL(None).malloc_trim
+        except AttributeError:  # not glibc
+            self.trim = None
+
+    def pop(self, name, *default):
+        tensor = super().pop(name, *default)
+        self.freed += tensor.nbytes if tensor is not None else 0
+        del tensor
+        if self.freed >= _TRIM_BYTES and self.trim is not None:
+            self.trim(0)
+            self.freed = 0
 
 
 class FilesChanged(RuntimeError):
@@ -63,6 +88,7 @@ def publish(
     with _registrations_undone(vllm_config):
         export = _exported(load_config, vllm_config, model_config, prefix, report)
     gc.collect()
+    export.tensors = _Draining(export.tensors)
     with report.phase("publish"):
         if sources.stamp(files) != before:
             raise FilesChanged(
