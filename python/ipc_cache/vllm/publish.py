@@ -121,7 +121,19 @@ def _exported(load_config, vllm_config, model_config, prefix: str, report: Repor
         )
     refuse.check_methods(model)
     with report.phase("export"):
-        return engine.export(model, since=loader.structure, exclude=_is_scratch)
+        export = engine.export(model, since=loader.structure, exclude=_is_scratch)
+    _empty(model)
+    return export
+
+
+def _empty(model: torch.nn.Module) -> None:
+    """Takes the tensors out of the modules: vLLM's records for reloading keep modules alive that nobody uses."""
+    for module in model.modules():
+        module._parameters.clear()
+        module._buffers.clear()
+        for name, value in list(module.__dict__.items()):
+            if isinstance(value, (torch.Tensor, list, tuple)):
+                del module.__dict__[name]
 
 
 def _is_scratch(name: str, tensor: torch.Tensor, owner: torch.nn.Module) -> bool:
