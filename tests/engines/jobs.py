@@ -12,7 +12,7 @@ def run(function, out, arguments):
     try:
         module, _, name = function.partition(":")
         answer = {"result": getattr(importlib.import_module(module), name)(*arguments)}
-    except BaseException:  # noqa: BLE001 - the test shows it
+    except BaseException:
         answer = {"error": traceback.format_exc()}
     part = Path(out).with_suffix(".part")
     part.write_text(json.dumps(answer))
@@ -36,7 +36,7 @@ def groups(tensor=(0, 1), pipeline=(0, 1)):
 
 
 def keys(variants):
-    """The key for each variant: engine arguments, and under "ranks", "environment" or "parallel" what is set beside them."""
+    """The key for each variant: engine arguments; "ranks", "environment" and "parallel" are set beside them."""
     import os
 
     from ipc_cache.vllm import key, sources
@@ -92,9 +92,13 @@ def refused(settings):
     for path, value in settings:
         made = SimpleNamespace(
             parallel_config=SimpleNamespace(enable_eplb=False, enable_elastic_ep=False),
-            model_config=SimpleNamespace(enable_sleep_mode=False, hf_config=SimpleNamespace()), weight_transfer_config=None,
-            offload_config=SimpleNamespace(uva=SimpleNamespace(cpu_offload_gb=0), prefetch=SimpleNamespace(offload_group_size=0)),
-            quant_config=None)
+            model_config=SimpleNamespace(enable_sleep_mode=False, hf_config=SimpleNamespace()),
+            weight_transfer_config=None,
+            offload_config=SimpleNamespace(
+                uva=SimpleNamespace(cpu_offload_gb=0), prefetch=SimpleNamespace(offload_group_size=0)
+            ),
+            quant_config=None,
+        )
         at = made
         *parents, last = path.split(".") if path else [None]
         for name in parents:
@@ -193,8 +197,9 @@ def resolve_all(names):
 
 def fill(names, nbytes):
     """Publishes a model of `nbytes` bytes under each name; the bytes that are resident then."""
-    import ipc_cache
     import torch
+
+    import ipc_cache
 
     for name in names:
         ipc_cache.publish({"x": torch.zeros(nbytes, dtype=torch.uint8)}, {"model": name}, name=name)
@@ -205,14 +210,15 @@ def register_broken():
     """register() where the loader cannot be imported, and again where all is well."""
     import sys
 
-    from ipc_cache.vllm import register
     from vllm.config.load import LoadConfig
     from vllm.model_executor import model_loader
+
+    from ipc_cache.vllm import register
 
     def attempt(call):
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - that is the question
+        except Exception as error:
             return f"{type(error).__name__}: {error}"
         return None
 

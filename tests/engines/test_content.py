@@ -3,11 +3,12 @@
 import os
 import time
 
+import pytest
+from safetensors.torch import load_file, save_file
+
 import harness
 import models
-import pytest
 from conftest import SETTLED
-from safetensors.torch import load_file, save_file
 
 
 def test_a_copy_with_one_norm_zeroed_is_rejected(published, changed, start):

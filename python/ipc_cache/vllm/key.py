@@ -15,11 +15,24 @@ from ipc_cache import engine
 from ipc_cache.vllm import platform, sources
 
 # Variables of vLLM's that choose kernels, and with them layouts.
-_DECIDING = ("MOE", "FP8", "FP4", "MARLIN", "GEMM", "PREPACK", "PADDING", "QUANT", "WEIGHT", "KERNEL", "FLASHINFER", "AITER")
+_DECIDING = (
+    "MOE",
+    "FP8",
+    "FP4",
+    "MARLIN",
+    "GEMM",
+    "PREPACK",
+    "PADDING",
+    "QUANT",
+    "WEIGHT",
+    "KERNEL",
+    "FLASHINFER",
+    "AITER",
+)
 
 
 def role(vllm_config, model_config) -> str:
-    """"draft" for the model of speculative decoding, else "target"."""
+    """ "draft" for the model of speculative decoding, else "target"."""
     speculative = vllm_config.speculative_config
     draft = getattr(speculative, "draft_model_config", None)
     return "draft" if draft is not None and model_config is draft else "target"
@@ -29,19 +42,21 @@ def fields(vllm_config, model_config, source: sources.Source) -> Mapping[str, st
     """The key of the model that this process is about to load; needs vLLM's process groups."""
     import vllm
 
-    return engine.build_key({
-        "layout": "engine",
-        "engine": "vllm",
-        "engine_version": vllm.__version__,
-        "torch": torch.__version__,
-        "model": source.identity,
-        "role": role(vllm_config, model_config),
-        "capability": platform.capability(),
-        "environment": _environment(),
-        **_model_fields(model_config, source),
-        **_parallel_fields(vllm_config, model_config),
-        **_backend_fields(vllm_config, model_config),
-    })
+    return engine.build_key(
+        {
+            "layout": "engine",
+            "engine": "vllm",
+            "engine_version": vllm.__version__,
+            "torch": torch.__version__,
+            "model": source.identity,
+            "role": role(vllm_config, model_config),
+            "capability": platform.capability(),
+            "environment": _environment(),
+            **_model_fields(model_config, source),
+            **_parallel_fields(vllm_config, model_config),
+            **_backend_fields(vllm_config, model_config),
+        }
+    )
 
 
 def _model_fields(config, source: sources.Source) -> dict[str, object]:
@@ -92,7 +107,8 @@ def _backend_fields(vllm_config, model_config) -> dict[str, object]:
     kernel = getattr(vllm_config, "kernel_config", None)
     cache = vllm_config.cache_config
     return {
-        "attention_backend": _name(getattr(attention, "backend", None)) or os.environ.get("VLLM_ATTENTION_BACKEND", "auto"),
+        "attention_backend": _name(getattr(attention, "backend", None))
+        or os.environ.get("VLLM_ATTENTION_BACKEND", "auto"),
         "moe_backend": str(getattr(kernel, "moe_backend", "auto")),
         "linear_backend": str(getattr(kernel, "linear_backend", "auto")),
         # Only quantised models carry scales of the cache.
@@ -101,8 +117,11 @@ def _backend_fields(vllm_config, model_config) -> dict[str, object]:
 
 
 def _environment() -> str | None:
-    chosen = [f"{name}={value}" for name, value in sorted(os.environ.items())
-              if name.startswith("VLLM_") and "SAMPLER" not in name and any(word in name for word in _DECIDING)]
+    chosen = [
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("VLLM_") and "SAMPLER" not in name and any(word in name for word in _DECIDING)
+    ]
     return " ".join(chosen) or None
 
 
