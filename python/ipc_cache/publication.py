@@ -292,7 +292,7 @@ def publish(
     visible, gid = visibility_of(visibility)
     options = _library.PublishOptions(
         encode(name), fields, field_count, encode(place), segment_bytes, len(sizes), visible, gid, milliseconds(wait),
-        replace, moving,
+        replace, create_later=moving,
     )  # fmt: skip
     connection = Connection(dir, timeout, None)
     try:
