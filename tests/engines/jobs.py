@@ -60,6 +60,25 @@ def keys(variants):
     return found
 
 
+def functions():
+    """What the key says of a user's function, or why not, and of functions that vLLM makes around values."""
+    from ipc_cache.vllm import key, refuse
+
+    def around(value):
+        def override(config):
+            return config, value
+
+        override.__module__ = "vllm.config"
+        return override
+
+    try:
+        said = {"user": key._plain(functions)}
+    except refuse.Refused as error:
+        said = {"user": str(error)}
+    return {**said, "one": key._plain(around({"a": 1})),
+            "again": key._plain(around({"a": 1})), "other": key._plain(around({"a": 2}))}
+
+
 def find(fields, folder, options):
     """lookup.find() with these fields; how the sources compared, or the error's text and what it says of the mismatch."""
     from ipc_cache.vllm import lookup, sources
