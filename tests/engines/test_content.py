@@ -90,8 +90,9 @@ def test_a_hub_snapshot_of_links(checkpoint, start, tmp_path):
         assert engine.generate(prompts=models.prompts(3)) == said
 
 
-def test_files_that_change_while_they_are_loaded_are_not_published(run_job, checkpoint, tmp_path):
-    answer = run_job("jobs:publish_while_changing", str(checkpoint("llama", seed=3)))
+@pytest.mark.parametrize("when", ["loaded", "added", "hashed"])
+def test_files_that_change_while_they_are_loaded_are_not_published(run_job, checkpoint, changed, when):
+    answer = run_job("jobs:publish_while_changing", str(changed(checkpoint("llama", seed=3))), when)
     assert "changed while they were loaded; nothing was published" in answer
 
 

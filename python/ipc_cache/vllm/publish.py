@@ -59,12 +59,18 @@ def publish(load_config, vllm_config, model_config, prefix: str, key, source: so
     with _registrations_undone(vllm_config):
         export = _exported(load_config, vllm_config, model_config, prefix, report)
     gc.collect()
-    with report.phase("publish"):
-        if sources.stamp(files) != before:
+
+    def unchanged() -> None:
+        if sources.stamp(sources.weight_files(source.folder)) != before:
             raise FilesChanged(f"ipc_cache: files in {source.folder} changed while they were loaded; nothing was published")
+
+    with report.phase("publish"):
+        unchanged()
+        # And once more when they have been hashed, which takes a while: what was loaded is what was hashed.
         published = engine.publish_export(
             export, key, name=options.name or source.identity, device=platform.device_name(platform.target_device(vllm_config)),
-            sources=files, replace=options.replace, dir=options.dir, consume=True, timeout=600)
+            sources=files, replace=options.replace, dir=options.dir, consume=True, before_commit=unchanged,
+            timeout=600)
     report.how = "published"
     report.shared = published.nbytes
 
