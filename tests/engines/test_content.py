@@ -96,6 +96,17 @@ def test_files_that_change_while_they_are_loaded_are_not_published(run_job, chec
     assert "changed while they were loaded; nothing was published" in answer
 
 
+def test_a_file_that_came_later_makes_another_model(run_job, published, broker, changed):
+    """An ordinary load would read it: all that the resident model was made of is the same, and yet it is not this model."""
+    path = published("llama", seed=2)
+    key = {name: value for name, value in broker.of(path)[0]["key"].items() if name != "device"}
+    copy = changed(path)
+    assert run_job("jobs:find", key, str(copy), {"verify": "hash"})["sources"] == "verified"
+    (copy / "more.safetensors").write_bytes((copy / "model.safetensors").read_bytes())
+    answer = run_job("jobs:find", key, str(copy), {"verify": "hash"})
+    assert (answer["field"], answer["got"]) == ("more.safetensors", "missing"), answer
+
+
 def test_what_cannot_be_served_is_refused_by_name(run_job):
     answers = run_job("jobs:resolve_all", ["s3://bucket/model", "/models/x.Q4_K_M.gguf", "tests/not-downloaded"])
     assert "remote object stores are not supported; download" in answers[0]
