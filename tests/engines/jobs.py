@@ -60,6 +60,25 @@ def keys(variants):
     return found
 
 
+def functions():
+    """What the key says of a user's function, or why not, and of functions that vLLM makes around values."""
+    from ipc_cache.vllm import key, refuse
+
+    def around(value):
+        def override(config):
+            return config, value
+
+        override.__module__ = "vllm.config"
+        return override
+
+    try:
+        said = {"user": key._plain(functions)}
+    except refuse.Refused as error:
+        said = {"user": str(error)}
+    return {**said, "one": key._plain(around({"a": 1})),
+            "again": key._plain(around({"a": 1})), "other": key._plain(around({"a": 2}))}
+
+
 def find(fields, folder, options):
     """lookup.find() with these fields; how the sources compared, or the error's text and what it says of the mismatch."""
     from ipc_cache.vllm import lookup, sources
@@ -153,8 +172,9 @@ def room(sizes, wanted, make_room):
     return {"named": named, "left": sorted(m.name for m in ipc_cache.models())}
 
 
-def publish_while_changing(model):
-    """An ordinary load during which somebody touches the file; the error's text."""
+def publish_while_changing(model, when):
+    """An ordinary load and a publication, and when weights are loaded, or files hashed, somebody touches a file or adds one;
+    the error's text."""
     import os
 
     from vllm.config import set_current_vllm_config
@@ -162,15 +182,28 @@ def publish_while_changing(model):
     from vllm.model_executor.model_loader import get_model_loader
     from vllm.utils.network_utils import get_open_port
 
+    from ipc_cache import publication
     from ipc_cache.vllm import publish
 
-    load = publish.OrdinaryLoader.load_weights
+    def afterwards(call, change):
+        def both(*arguments):
+            result = call(*arguments)
+            change()
+            return result
 
-    def touch(self, *arguments):
-        load(self, *arguments)
+        return both
+
+    def touch():
         os.utime(Path(model) / "model.safetensors")
 
-    publish.OrdinaryLoader.load_weights = touch
+    def add():
+        (Path(model) / "more.safetensors").touch()
+
+    load = publish.OrdinaryLoader.load_weights
+    if when == "hashed":  # the last moment at which another content could be taken for what was loaded
+        publication._source = afterwards(publication._source, touch)
+    else:
+        publish.OrdinaryLoader.load_weights = afterwards(load, add if when == "added" else touch)
     made = config(model=model, load_format="ipc_broker", model_loader_extra_config={"on_miss": "publish"})
     with set_current_vllm_config(made):
         init_distributed_environment(1, 0, f"tcp://127.0.0.1:{get_open_port()}", 0, "gloo")

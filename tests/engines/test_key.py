@@ -21,7 +21,11 @@ FIELDS = (
     "architecture",
     "attention_backend",
     "capability",
+    "code",
+    "code_revision",
     "config",
+    "config_format",
+    "config_path",
     "convert",
     "data_parallel_rank",
     "data_parallel_size",
@@ -63,6 +67,10 @@ def resident(published, broker):
 def test_the_key_has_the_fields(resident):
     assert set(resident[1]) <= set(FIELDS)
     assert set(FIELDS) - set(resident[1]) == {
+        "code",
+        "code_revision",
+        "config_format",
+        "config_path",
         "environment",
         "expert_placement",
         "hf_overrides",
@@ -105,9 +113,14 @@ def variants(checkpoint, folder, run_job):
     edited = models.altered(plain, folder / "edited", lambda tensors: None)
     config = (edited / "config.json").read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05')
     (edited / "config.json").write_text(config)
+    (edited / "modeling.py").write_text("")
     asked = {
         "plain": {},
         "config": {"model": str(edited)},
+        "config_path": {"hf_config_path": str(edited)},
+        "config_format": {"config_format": "hf"},
+        "code": {"model": str(edited), "trust_remote_code": True},
+        "code_revision": {"code_revision": "other"},
         "dtype": {"dtype": "float32"},
         "hf_overrides": {"hf_overrides": {"rope_theta": 5000.0}},
         "tensor_parallel_rank": {"ranks": {"tensor": (1, 2)}},
@@ -127,6 +140,10 @@ def variants(checkpoint, folder, run_job):
     ("what", "fields"),
     [
         ("config", {"config", "model"}),
+        ("config_path", {"config", "config_path"}),
+        ("config_format", {"config_format"}),
+        ("code", {"code", "config", "model"}),
+        ("code_revision", {"code_revision"}),
         ("dtype", {"dtype"}),
         ("hf_overrides", {"hf_overrides"}),
         ("tensor_parallel_rank", {"tensor_parallel_rank", "tensor_parallel_size"}),
@@ -165,3 +182,10 @@ def test_sweep_flags_attach_with_the_tokens_of_a_cold_start(start, resident, fla
 def test_an_engine_with_another_dtype_is_told(start, resident):
     with pytest.raises(harness.EngineFailed, match="dtype: expected float32, got bfloat16"):
         start(resident[0], dtype="float32")
+
+
+def test_a_function_goes_by_what_is_known_of_it(run_job):
+    """Two programs' functions of one name would be one key; vLLM's own differ by what they were made around."""
+    said = run_job("jobs:functions")
+    assert "say it as a mapping" in said["user"]
+    assert said["one"] != said["other"] and said["one"] == said["again"]

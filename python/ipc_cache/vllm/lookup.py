@@ -19,7 +19,7 @@ import ipc_cache
 from ipc_cache import engine
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import count
-from ipc_cache.vllm.sources import Source
+from ipc_cache.vllm.sources import Source, weight_files
 
 logger = logging.getLogger("vllm.ipc_cache")
 
@@ -94,6 +94,26 @@ def _attach(decision: Decision, options: Options):
 
 
 def _attach_once(decision: Decision, options: Options, wait: float):
+    weights = _attach_any(decision, options, wait)
+    if options.verify != "none":
+        try:
+            _check_files(decision.source, weights)
+        except BaseException:
+            weights.close()
+            raise
+    return weights
+
+
+def _check_files(source: Source, weights) -> None:
+    """The resident model's files were compared; one that came later, or that only this folder has, makes another model."""
+    made_of = {file.name for file in weights.manifest.sources}
+    more = sorted(file.name for file in weight_files(source.folder) if file.name not in made_of)
+    if more:
+        raise ipc_cache.Mismatch(f"{source.folder} has {', '.join(more[:10])}, and the resident model was made without; "
+                                 "publish it again", field=more[0], expected="present", got="missing")
+
+
+def _attach_any(decision: Decision, options: Options, wait: float):
     common = dict(
         device=decision.device, wait=wait, sources=decision.source.folder, private=options.private, dir=options.dir
     )

@@ -89,11 +89,16 @@ def publish(
         export = _exported(load_config, vllm_config, model_config, prefix, report)
     gc.collect()
     export.tensors = _Draining(export.tensors)
-    with report.phase("publish"):
-        if sources.stamp(files) != before:
+
+    def unchanged() -> None:
+        if sources.stamp(sources.weight_files(source.folder)) != before:
             raise FilesChanged(
                 f"ipc_cache: files in {source.folder} changed while they were loaded; nothing was published"
             )
+
+    with report.phase("publish"):
+        unchanged()
+        # And once more when they have been hashed, which takes a while: what was loaded is what was hashed.
         published = engine.publish_export(
             export,
             key,
@@ -103,6 +108,7 @@ def publish(
             replace=options.replace,
             dir=options.dir,
             consume=True,
+            before_commit=unchanged,
             timeout=600,
         )
     report.how = "published"
