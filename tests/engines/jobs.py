@@ -75,8 +75,12 @@ def functions():
         said = {"user": key._plain(functions)}
     except refuse.Refused as error:
         said = {"user": str(error)}
-    return {**said, "one": key._plain(around({"a": 1})),
-            "again": key._plain(around({"a": 1})), "other": key._plain(around({"a": 2}))}
+    return {
+        **said,
+        "one": key._plain(around({"a": 1})),
+        "again": key._plain(around({"a": 1})),
+        "other": key._plain(around({"a": 2})),
+    }
 
 
 def find(fields, folder, options):
@@ -173,8 +177,8 @@ def room(sizes, wanted, make_room):
 
 
 def publish_while_changing(model, when):
-    """An ordinary load and a publication, and when weights are loaded, or files hashed, somebody touches a file or adds one;
-    the error's text."""
+    """An ordinary load and a publication, and when weights are loaded, or files hashed, somebody touches a file or adds
+    one; the error's text."""
     import os
 
     from vllm.config import set_current_vllm_config

@@ -163,7 +163,9 @@ def _function(value: object) -> object:
     cannot be told: two programs may each have another one of the same name."""
     name = f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', '?')}"
     if not name.startswith("vllm."):
-        raise refuse.Refused(f"ipc_cache: hf_overrides or a quantisation option is the function {name}, and what it does cannot be "
-                             "compared; say it as a mapping")
+        raise refuse.Refused(
+            f"ipc_cache: hf_overrides or a quantisation option is the function {name}, and what it does cannot be "
+            "compared; say it as a mapping"
+        )
     around = [_plain(cell.cell_contents) for cell in getattr(value, "__closure__", None) or ()]
     return [name, *around] if around else name

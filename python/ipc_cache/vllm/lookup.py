@@ -109,8 +109,12 @@ def _check_files(source: Source, weights) -> None:
     made_of = {file.name for file in weights.manifest.sources}
     more = sorted(file.name for file in weight_files(source.folder) if file.name not in made_of)
     if more:
-        raise ipc_cache.Mismatch(f"{source.folder} has {', '.join(more[:10])}, and the resident model was made without; "
-                                 "publish it again", field=more[0], expected="present", got="missing")
+        raise ipc_cache.Mismatch(
+            f"{source.folder} has {', '.join(more[:10])}, and the resident model was made without; publish it again",
+            field=more[0],
+            expected="present",
+            got="missing",
+        )
 
 
 def _attach_any(decision: Decision, options: Options, wait: float):

@@ -133,8 +133,8 @@ def _exported(load_config, vllm_config, model_config, prefix: str, report: Repor
 
 
 def _let_go(model: torch.nn.Module) -> None:
-    """The weights are the export's alone, whoever still refers to the model, its modules (vLLM's records for reloading do) or
-    their parameters: each is freed as it is published."""
+    """The weights are the export's alone, whoever still refers to the model, its modules (vLLM's records for reloading do)
+    or their parameters: each is freed as it is published."""
     with torch._C.DisableTorchFunctionSubclass():
         for parameter in model.parameters():
             parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
