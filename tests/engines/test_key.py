@@ -17,8 +17,8 @@ SWEEP = {
     "enforce_eager": False,
 }
 FIELDS = ("architecture", "attention_backend", "capability", "code", "code_revision", "config", "config_format",
-          "config_path", "convert", "data_parallel_rank", "data_parallel_size", "dtype", "engine", "engine_version", "environment", "expert_parallel", "expert_placement", "hf_overrides",
-          "kv_cache_dtype", "layout", "linear_backend", "model", "model_impl", "moe_backend", "pipeline_parallel_rank",
+          "config_path", "convert", "data_parallel_rank", "data_parallel_size", "dtype", "engine",
+          "engine_version", "environment", "expert_parallel", "expert_placement", "hf_overrides", "kv_cache_dtype", "layout", "linear_backend", "model", "model_impl", "moe_backend", "pipeline_parallel_rank",
           "pipeline_parallel_size", "quantization", "quantization_config", "quantization_options", "redundant_experts",
           "role", "runner", "tensor_parallel_rank", "tensor_parallel_size", "torch")
 
