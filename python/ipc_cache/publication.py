@@ -271,7 +271,7 @@ def publish(
     replace: a resident model of the same key takes no new attach and goes with its last lease; otherwise Exists.
     wait: seconds to wait for another publisher of the same key, else Busy. visibility: "owner", "group:NAME", "all".
     consume: takes each tensor out of `tensors` once it is copied, so that memory peaks at one tensor more than the
-    model; on a GPU at one segment more, a tenth. before_commit: called when all is copied and the sources are looked at;
+    model; on a GPU at one segment more, a tenth. before_commit: called when all is copied and the sources are hashed;
     what it raises is raised, and nothing is published. Raises NoMemory, before anything is allocated unless it consumes,
     Refused, Usage.
     """

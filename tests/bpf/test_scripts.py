@@ -110,3 +110,26 @@ def test_without_privileges_or_with_a_wrong_name_the_runner_says_so(root, other_
     assert done.returncode == 6 and "bpftrace needs root: sudo ipc-cache-trace leases" in done.stderr
     done = run("nothing")
     assert done.returncode == 2 and "there is no script 'nothing'" in done.stderr
+
+
+HOSTILE = """
+import mmap, os, subprocess, sys
+path = sys.argv[1] + "/libipc_cache.so"
+with open(path, "wb") as file:
+    file.write(bytes(4096))
+with open(path, "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ)
+os.unlink(path)
+os.mkfifo(path)
+sys.exit(subprocess.run(sys.argv[2:], timeout=60).returncode)
+"""
+
+
+def test_a_fifo_in_a_librarys_place_does_not_hang_the_search(tmp_path):
+    """In a PID namespace of its own, where nobody else has mapped a library of this name; the script is a copy, which has no
+    build beside it."""
+    for file in (ROOT / "bpf" / "ipc-cache-trace", ROOT / "bpf" / "leases.bt", ROOT / "bpf" / "attach-slow.bt"):
+        shutil.copy(file, tmp_path)
+    ran = subprocess.run(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "/usr/bin/python3", "-c", HOSTILE,
+                          tmp_path, "sh", tmp_path / "ipc-cache-trace", "attach-slow"], capture_output=True, text=True)
+    assert ran.returncode == 3, ran.stderr
