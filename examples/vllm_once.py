@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Starts vLLM with the engine arguments given, answers one prompt, prints what it took: examples/vllm_once.py --model DIR ...
+"""Starts vLLM with the engine arguments given, answers one prompt, prints what it took: vllm_once.py --model DIR ...
 
-The prompt is token ids, so a checkpoint without a tokenizer will do. Prints one line: seconds to ready, the weights' line of
-the plugin is in vLLM's own log, and the tokens.
+The prompt is token ids, so a checkpoint without a tokenizer will do. Prints one line: seconds to ready, and the tokens;
+the plugin's line about the weights is in vLLM's own log.
 """
 
 import sys
@@ -16,7 +16,11 @@ def main():
 
     options = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(["--skip-tokenizer-init", *sys.argv[1:]])
     given = EngineArgs.from_cli_args(options)
-    changed = {name: value for name, value in vars(given).items() if value != getattr(EngineArgs(model=given.model), name, None)}
+    changed = {
+        name: value
+        for name, value in vars(given).items()
+        if value != getattr(EngineArgs(model=given.model), name, None)
+    }
     begin = time.perf_counter()
     llm = LLM(**{**changed, "model": given.model})
     ready = time.perf_counter() - begin

@@ -40,8 +40,8 @@ class Holder:
 
 @dataclass(frozen=True)
 class Model:
-    """A model that the broker holds. nbytes: promised ones while it is loading; kept: its publisher holds the memory, and it
-    ends with that process; leases: all, of which `holders` are the oldest."""
+    """A model that the broker holds. nbytes: promised ones while it is loading; kept: its publisher holds the memory, and
+    it ends with that process; leases: all, of which `holders` are the oldest."""
 
     id: int
     name: str

@@ -1,9 +1,9 @@
-"""`python3 -m ipc_cache.daemon --model DIR-or-id --tp N`: fills the broker with a model in vLLM's layout, and frees it at the end.
+"""`python3 -m ipc_cache.daemon --model DIR-or-id --tp N`: fills the broker with a model in vLLM's layout, and frees it.
 
-Starts a broker if none runs, has vLLM load and publish each rank in short-lived processes, prints `READY!` for each rank and
-stays in the foreground; SIGTERM or SIGINT evicts what it published, unless --keep. It is no server: engines talk to the
-broker alone, and need this process for nothing. Any further argument is vLLM's, and whatever decides the bytes should be
-given here as it is given to the engine: --dtype, --quantization, --hf-overrides, --revision, --trust-remote-code.
+Starts a broker if none runs, has vLLM load and publish each rank in short-lived processes, prints `READY!` for each rank
+and stays in the foreground; SIGTERM or SIGINT evicts what it published, unless --keep. It is no server: engines talk to
+the broker alone, and need this process for nothing. Any further argument is vLLM's, and whatever decides the bytes should
+be given here as it is given to the engine: --dtype, --quantization, --hf-overrides, --revision, --trust-remote-code.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from . import errors
 from .client import Client
@@ -39,14 +40,21 @@ class Ended(Exception):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="ipc-cache-daemon", allow_abbrev=False, description="Makes a model resident for vLLM, and keeps it until SIGTERM.",
-        epilog="Every other argument is passed on to vLLM.")
+        prog="ipc-cache-daemon",
+        allow_abbrev=False,
+        description="Makes a model resident for vLLM, and keeps it until SIGTERM.",
+        epilog="Every other argument is passed on to vLLM.",
+    )
     parser.add_argument("--model", required=True, help="a folder, or a hub id that is downloaded")
-    parser.add_argument("--tp", "-tp", "--tensor-parallel-size", dest="tp", type=int, default=1, help="ranks, one process each")
+    parser.add_argument(
+        "--tp", "-tp", "--tensor-parallel-size", dest="tp", type=int, default=1, help="ranks, one process each"
+    )
     parser.add_argument("--master-port", type=int, help="accepted as vLLM's; ranks on one host need no fixed port")
     parser.add_argument("--dir", help="the broker's directory (default: $IPC_CACHE_DIR, then the usual places)")
     parser.add_argument("--name", help="what `ipc-cache ls` calls the model (default: its path or id)")
-    parser.add_argument("--keep", action="store_true", help="leave the model resident at the end, and the broker running")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the model resident at the end, and the broker running"
+    )
     parser.add_argument("--replace", action="store_true", help="load and publish anew, though the model is resident")
     return parser
 
@@ -86,7 +94,9 @@ def _ensure_broker(directory: str | None) -> subprocess.Popen[bytes] | None:
     with contextlib.suppress(errors.NoBroker):
         Client(directory).close()
         return None
-    broker = subprocess.Popen([program("ipc-cached"), *(["--dir", directory] if directory else [])], start_new_session=True)
+    broker = subprocess.Popen(
+        [program("ipc-cached"), *(["--dir", directory] if directory else [])], start_new_session=True
+    )
     deadline = time.monotonic() + _BROKER_PATIENCE
     while True:
         try:
@@ -101,13 +111,23 @@ def _ensure_broker(directory: str | None) -> subprocess.Popen[bytes] | None:
 def _publish(options: argparse.Namespace, passed_on: list[str]) -> list[str]:
     """Runs the publisher and prints READY! for each rank as its model is there; the ids of the keys."""
     extra = {"on_miss": "publish", "replace": options.replace, "dir": options.dir, "name": options.name}
-    arguments = ["--model", options.model, "--tensor-parallel-size", str(options.tp), *passed_on,
-                 *(["--master-port", str(options.master_port)] if options.master_port else []),
-                 "--model-loader-extra-config", json.dumps({k: v for k, v in extra.items() if v is not None})]
+    arguments = [
+        "--model",
+        options.model,
+        "--tensor-parallel-size",
+        str(options.tp),
+        *passed_on,
+        *(["--master-port", str(options.master_port)] if options.master_port else []),
+        "--model-loader-extra-config",
+        json.dumps({k: v for k, v in extra.items() if v is not None}),
+    ]
     with tempfile.TemporaryDirectory(prefix="ipc-cache-daemon-") as folder:
         # A session of its own: all of its ranks are ended together.
-        publisher = subprocess.Popen([sys.executable, "-m", PUBLISHER, *arguments], start_new_session=True,
-                                     env={**os.environ, "IPC_CACHE_REPORT": folder})
+        publisher = subprocess.Popen(
+            [sys.executable, "-m", PUBLISHER, *arguments],
+            start_new_session=True,
+            env={**os.environ, "IPC_CACHE_REPORT": folder},
+        )
         resident: dict[str, str] = {}
         try:
             while publisher.poll() is None:
@@ -124,7 +144,7 @@ def _publish(options: argparse.Namespace, passed_on: list[str]) -> list[str]:
     return list(resident.values())
 
 
-def _reports(folder: str) -> list[tuple[str, dict]]:
+def _reports(folder: str) -> list[tuple[str, dict[str, Any]]]:
     return [(path.stem, json.loads(path.read_text())) for path in sorted(Path(folder).glob("*.json"))]
 
 
@@ -132,13 +152,23 @@ def _announce(folder: str, resident: dict[str, str]) -> None:
     for name, report in _reports(folder):
         if name not in resident and not report["error"] and report["key_id"]:
             resident[name] = report["key_id"]
-            print(f"READY! {report['role']} rank {report['rank']}: {report['model']}, key {report['key_id']}, {report['tensors']} "
-                  f"tensors, {report['shared']} bytes, {report['how']}", flush=True)
+            print(
+                f"READY! {report['role']} rank {report['rank']}: {report['model']}, key {report['key_id']}, "
+                f"{report['tensors']} tensors, {report['shared']} bytes, {report['how']}",
+                flush=True,
+            )
 
 
 def _failure(folder: str, code: int) -> str:
-    said = [f"{report['role']} rank {report['rank']}: {report['error']}" for _, report in _reports(folder) if report["error"]]
-    return "; ".join(said) or f"vLLM ended with exit status {code} before every rank was published; its own message is above"
+    said = [
+        f"{report['role']} rank {report['rank']}: {report['error']}"
+        for _, report in _reports(folder)
+        if report["error"]
+    ]
+    return (
+        "; ".join(said)
+        or f"vLLM ended with exit status {code} before every rank was published; its own message is above"
+    )
 
 
 def _stay(broker: subprocess.Popen[bytes] | None) -> None:
@@ -161,7 +191,11 @@ def _stop_broker(broker: subprocess.Popen[bytes] | None, directory: str | None) 
     with contextlib.suppress(errors.Error), Client(directory) as client:
         others = [model.name or model.key_id[:12] for model in client.models()]
         if others:
-            print(f"ipc-cache-daemon: the broker goes on running, since it holds {', '.join(others)}", file=sys.stderr, flush=True)
+            print(
+                f"ipc-cache-daemon: the broker goes on running, since it holds {', '.join(others)}",
+                file=sys.stderr,
+                flush=True,
+            )
             return
     broker.terminate()
     broker.wait()
