@@ -42,7 +42,5 @@ def test_every_header_is_there(sources):
 
 
 def test_make_finds_its_parts(sources):
-    done = subprocess.run(
-        ["make", "--dry-run", "BPF=0", "all"], cwd=sources, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    done = subprocess.run(["make", "--dry-run", "BPF=0", "all"], cwd=sources, capture_output=True, text=True)
     assert done.returncode == 0 and "libipc_cache.so" in done.stdout, done.stderr
