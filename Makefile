@@ -99,7 +99,7 @@ lint: shellcheck
 	$(Q)mandoc -T lint -W warning tools/man/*.[1-8]
 shellcheck:
 	$(Q)shellcheck tools/demo tools/fetch-model tools/install-deps tests/python/pythons tests/engines/install \
-		tools/completions/ipc-cache.bash tools/completions/ipc-cache-lat.bash bpf/ipc-cache-trace examples/sweep.sh examples/ha.sh
+		tools/completions/ipc-cache.bash tools/completions/ipc-cache-lat.bash bpf/ipc-cache-trace examples/*.sh
 
 include bpf/bpf.mk
 include tools/install.mk

@@ -371,12 +371,10 @@ void conn_drop_lease(struct conn *conn)
 		lifecycle_remove(conn->server, model);
 }
 
-void conn_close(struct conn *conn)
+/* What hung on the connection goes with it, and others are told. */
+static void end(struct conn *conn)
 {
 	struct server *server = conn->server;
-	if (conn->dead)
-		return;
-	conn->dead = true;
 	PROBE_CONNECTION_CLOSED(conn->number);
 	if (conn->draft != NULL)
 		draft_cancel(conn);
@@ -399,6 +397,25 @@ void conn_close(struct conn *conn)
 	}
 	fd_close(&conn->fd);
 	TAILQ_INSERT_TAIL(&server->dead, conn, dead_link);
+}
+
+/* Whoever is told of an end may end of it, and so on: the peers decide how long such a chain is, so it is a queue and no
+ * recursion. */
+void conn_close(struct conn *conn)
+{
+	struct server *server = conn->server;
+	if (conn->dead)
+		return;
+	conn->dead = true;
+	TAILQ_INSERT_TAIL(&server->ending, conn, dead_link);
+	if (server->is_ending)
+		return;
+	server->is_ending = true;
+	while ((conn = TAILQ_FIRST(&server->ending)) != NULL) {
+		TAILQ_REMOVE(&server->ending, conn, dead_link);
+		end(conn);
+	}
+	server->is_ending = false;
 }
 
 void conn_free(struct conn *conn)

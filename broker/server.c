@@ -131,6 +131,7 @@ int server_init(struct server *server, const struct config *config, int listen_f
 	TAILQ_INIT(&server->registry.models);
 	TAILQ_INIT(&server->conns);
 	TAILQ_INIT(&server->dead);
+	TAILQ_INIT(&server->ending);
 	TAILQ_INIT(&server->unread);
 	TAILQ_INIT(&server->drafts);
 	uint32_t fd_limit = 0;

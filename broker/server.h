@@ -50,6 +50,8 @@ struct server {
 
 	TAILQ_HEAD(, conn) conns;  /* the dead ones too, so that closing one while walking over them is safe */
 	TAILQ_HEAD(, conn) dead;   /* freed at the end of the turn, when no event can name them */
+	TAILQ_HEAD(, conn) ending; /* what hangs on them is still to go; empty but within conn_close */
+	bool is_ending;
 	TAILQ_HEAD(, conn) unread; /* were sent fds that they may not have read yet */
 	TAILQ_HEAD(, conn) drafts; /* in the order of arrival */
 	struct conn *drafting;	   /* whose draft is being copied and validated, or NULL */

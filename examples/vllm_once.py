@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Starts vLLM with the engine arguments given, answers one prompt, prints what it took: vllm_once.py --model DIR ...
+"""Starts vLLM with the engine arguments given and answers one prompt: examples/vllm_once.py --model DIR ...
 
-The prompt is token ids, so a checkpoint without a tokenizer will do. Prints one line: seconds to ready, and the tokens;
-the plugin's line about the weights is in vLLM's own log.
+The prompt is token ids, so a checkpoint without a tokenizer will do. Prints the seconds until it was ready, and the tokens;
+the plugin's own line is in vLLM's log.
 """
 
 import sys

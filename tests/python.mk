@@ -67,6 +67,6 @@ $(BUILD)/venv-lint/ready: tests/python/lint-requirements.txt
 	$(Q)touch $@
 .PHONY: lint-python
 lint-python: $(BUILD)/venv-lint/ready $(TORCH_VENV)/ready
-	$(Q)$(BUILD)/venv-lint/bin/ruff format --check --quiet --config python/pyproject.toml python tests/python tests/torch examples
-	$(Q)$(BUILD)/venv-lint/bin/ruff check --quiet --config python/pyproject.toml python tests/python tests/torch examples
+	$(Q)$(BUILD)/venv-lint/bin/ruff format --check --quiet --config python/pyproject.toml python tests/python tests/torch tests/engines examples
+	$(Q)$(BUILD)/venv-lint/bin/ruff check --quiet --config python/pyproject.toml python tests/python tests/torch tests/engines examples
 	$(Q)cd python && ../$(BUILD)/venv-lint/bin/mypy --no-error-summary --python-executable ../$(TORCH_VENV)/bin/python

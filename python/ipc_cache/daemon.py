@@ -1,9 +1,9 @@
-"""`python3 -m ipc_cache.daemon --model DIR-or-id --tp N`: fills the broker with a model in vLLM's layout, and frees it.
+"""`python3 -m ipc_cache.daemon --model DIR-or-id --tp N`: makes a model resident for vLLM, and frees it at the end.
 
-Starts a broker if none runs, has vLLM load and publish each rank in short-lived processes, prints `READY!` for each rank
-and stays in the foreground; SIGTERM or SIGINT evicts what it published, unless --keep. It is no server: engines talk to
-the broker alone, and need this process for nothing. Any further argument is vLLM's, and whatever decides the bytes should
-be given here as it is given to the engine: --dtype, --quantization, --hf-overrides, --revision, --trust-remote-code.
+Starts a broker if none runs, has vLLM load and publish each rank in short-lived processes, prints `READY!` for each and
+stays in the foreground; SIGTERM or SIGINT evicts what it published, unless --keep. It is no server: engines talk to the
+broker alone, and need this process for nothing. Any further argument is vLLM's, and whatever decides the bytes should be
+given here as it is given to the engine: --dtype, --quantization, --hf-overrides, --revision, --trust-remote-code.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import grp
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -257,6 +257,7 @@ def publish(
     wait: float = 0,
     visibility: str = "owner",
     consume: bool = False,
+    before_commit: Callable[[], None] | None = None,
     dir: StrPath | None = None,
     timeout: float = 10,
 ) -> Published:
@@ -270,7 +271,8 @@ def publish(
     replace: a resident model of the same key takes no new attach and goes with its last lease; otherwise Exists.
     wait: seconds to wait for another publisher of the same key, else Busy. visibility: "owner", "group:NAME", "all".
     consume: takes each tensor out of `tensors` once it is copied, so that memory peaks at one tensor more than the
-    model; on a GPU at one segment more, a tenth. Raises NoMemory, before anything is allocated unless it consumes,
+    model; on a GPU at one segment more, a tenth. before_commit: called when all is copied and the sources are looked at;
+    what it raises is raised, and nothing is published. Raises NoMemory, before anything is allocated unless it consumes,
     Refused, Usage.
     """
     if consume and not isinstance(tensors, MutableMapping):
@@ -292,7 +294,7 @@ def publish(
     visible, gid = visibility_of(visibility)
     options = _library.PublishOptions(
         encode(name), fields, field_count, encode(place), segment_bytes, len(sizes), visible, gid, milliseconds(wait),
-        replace, moving,
+        replace, create_later=moving,
     )  # fmt: skip
     connection = Connection(dir, timeout, None)
     try:
@@ -305,6 +307,8 @@ def publish(
                 call("ipcc_publish_source", publication.pointer, byref(source))
             for attribute in encoded:
                 publication.attribute(*attribute)
+            if before_commit is not None:
+                before_commit()
             identity, generation = publication.commit()
         finally:
             publication.free()

@@ -20,10 +20,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "engines"))
 
-import harness  # noqa: E402
-import models  # noqa: E402
+import models
 
-TOKENS = 32
+import harness
+
+TOKENS = 16
 
 
 def drop(path):
@@ -55,8 +56,10 @@ class Peak(threading.Thread):
 
     def _segments(self):
         fds = Path(f"/proc/{self.pid}/fd")
-        stats = {(s.st_dev, s.st_ino): s.st_blocks * 512 for s in (os.stat(fds / f) for f in os.listdir(fds)
-                 if os.readlink(fds / f).startswith("/memfd:"))}
+        stats = {
+            (s.st_dev, s.st_ino): s.st_blocks * 512
+            for s in (os.stat(fds / f) for f in os.listdir(fds) if os.readlink(fds / f).startswith("/memfd:"))
+        }
         return sum(stats.values())
 
     def end(self):
@@ -94,8 +97,10 @@ def table(rows):
     for name in ("cold", "warm", "attached"):
         mine = [r for r in rows if r["start"] == name]
         load, engine, speed = ([r[k] for r in mine] for k in ("load_ms", "engine_s", "tokens_per_s"))
-        print(f"{name:10} {f'{statistics.median(load):.0f} ({min(load):.0f}-{max(load):.0f})':32} {statistics.median(engine):9.1f} "
-              f"{statistics.median(speed):9.2f}")
+        print(
+            f"{name:10} {f'{statistics.median(load):.0f} ({min(load):.0f}-{max(load):.0f})':32} "
+            f"{statistics.median(engine):9.1f} {statistics.median(speed):9.2f}"
+        )
 
 
 def main():
@@ -106,8 +111,12 @@ def main():
     with tempfile.TemporaryDirectory(prefix="ipc-cache-bench-") as name:
         folder = Path(name)
         threads = str(len(os.sched_getaffinity(0)))
-        variables = harness.environment(harness.plugin_folder(folder / "plugins"), folder / "cache", OMP_NUM_THREADS=threads,
-                                        IPC_CACHE_DIR=str(folder / "broker"))
+        variables = harness.environment(
+            harness.plugin_folder(folder / "plugins"),
+            folder / "cache",
+            OMP_NUM_THREADS=threads,
+            IPC_CACHE_DIR=str(folder / "broker"),
+        )
         del variables["OMP_WAIT_POLICY"]
         broker, host = harness.Broker(folder / "broker"), harness.Host(variables)
         try:
@@ -115,8 +124,10 @@ def main():
             file = model / "model.safetensors"
             time.sleep(2.2)
             published = measure(host, folder, model, "publish", "ipc_broker", {"on_miss": "publish"}, generate=False)
-            print(f"weights {file.stat().st_size} bytes; publishing peaked at {published['peak_bytes']} bytes of memory of its own "
-                  f"and in segments")
+            print(
+                f"weights {file.stat().st_size} bytes; publishing peaked at {published['peak_bytes']} "
+                f"bytes of memory of its own and in segments"
+            )
             rows = []
             for _ in range(options.rounds):
                 drop(file)

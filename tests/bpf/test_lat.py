@@ -88,7 +88,7 @@ def test_a_mismatch_shows_field_and_values(lat, broker, resident, folder, tmp_pa
 
 
 def test_nothing_is_lost_at_the_highest_rate_that_is_reached(lat, cli, resident):
-    with lat.following("--json") as tool:
+    with lat.following("--json", "--buffer", 512) as tool:  # holds all of it, however late the tool gets to run
         begin = time.monotonic()
         running = [subprocess.Popen(cli.command("attach", "small", "--repeat", 5000), stdout=subprocess.DEVNULL)
                    for _ in range(4)]

@@ -14,8 +14,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import harness  # noqa: E402
-import models  # noqa: E402
+import harness
+import models
 
 SETTLED = 2.2  # seconds after which a file's times tell it from a later write
 
@@ -104,7 +104,7 @@ def start(host, folder):
 
 @pytest.fixture(scope="session")
 def answers(start, checkpoint):
-    """answers(kind, dtype, how): what an engine of that kind says to the twenty prompts, and its tensors. Started once each.
+    """answers(kind, dtype, how): what an engine of that kind says to the twenty prompts, and its tensors.
 
     how: "control" and "again", two ordinary loads with the product that attached engines use; "stock", vLLM as it is;
     "published", the engine that fills the broker; "attached"."""
@@ -162,6 +162,8 @@ def python(variables):
     """Runs a Python program of its own, such as the daemon: Popen arguments are passed on."""
 
     def run(*arguments, environment=None, **options):
-        return subprocess.Popen([sys.executable, *map(str, arguments)], env={**variables, **(environment or {})}, text=True, **options)
+        return subprocess.Popen(
+            [sys.executable, *map(str, arguments)], env={**variables, **(environment or {})}, text=True, **options
+        )
 
     return run

@@ -13,7 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / os.environ.get("IPC_CACHE_BUILD", "build")
-PATIENCE = 300  # seconds; on two busy cores an engine takes its time
+PATIENCE = 900  # seconds, after which something hangs; on two busy cores an engine takes its time
 
 
 class EngineFailed(Exception):
@@ -33,11 +33,24 @@ def plugin_folder(folder):
 def environment(plugins, cache, **more):
     """For every process of a test: no network, no plugins but ours, caches that are the session's own."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "IPC_CACHE_"))}
-    return {**kept, "PYTHONPATH": f"{plugins}:{ROOT / 'python'}:{HERE}", "IPC_CACHE_LIBRARY": str(BUILD / "libipc_cache.so"),
-            "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
-            "VLLM_CACHE_ROOT": str(cache), "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "TOKENIZERS_PARALLELISM": "false",
-            "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **more}
+    return {
+        **kept,
+        "PYTHONPATH": f"{plugins}:{ROOT / 'python'}:{HERE}",
+        "IPC_CACHE_LIBRARY": str(BUILD / "libipc_cache.so"),
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_CACHE_ROOT": str(cache),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        **more,
+    }
 
 
 class Broker:
@@ -55,7 +68,9 @@ class Broker:
             time.sleep(0.02)
 
     def command(self, *arguments, check=True):
-        return subprocess.run([BUILD / "ipc-cache", "--dir", self.folder, *arguments], check=check, capture_output=True, text=True)
+        return subprocess.run(
+            [BUILD / "ipc-cache", "--dir", self.folder, *arguments], check=check, capture_output=True, text=True
+        )
 
     def models(self):
         return json.loads(self.command("ls", "--json").stdout)["models"]
@@ -79,8 +94,13 @@ class Host:
 
     def __init__(self, environment):
         self.environment = environment
-        self.process = subprocess.Popen([sys.executable, HERE / "host.py"], env=environment, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, HERE / "host.py"],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self.process.stdout.readline() == "ready\n", "vLLM could not be imported"
 
     def fork(self, log, function, *arguments, **environment):

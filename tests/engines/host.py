@@ -1,8 +1,8 @@
 """The process from which engines are forked: it imports vLLM once, which takes longer than starting a small engine.
 
-Reads one JSON object a line: {"environment": {...}, "log": path, "function": "module:name", "arguments": [...]}. Forks a child
-that sets the environment, writes to the log and calls the function, and answers with its process id. Children are reaped as
-they end; a test that needs to know watches /proc.
+Reads one JSON object a line: {"environment": {...}, "log": path, "function": "module:name", "arguments": [...]}. Forks a
+child that sets the environment, writes to the log and calls the function, and answers with its process id. Children are
+reaped as they end; a test that needs to know watches /proc.
 """
 
 import importlib
@@ -14,9 +14,9 @@ import sys
 
 def imports():
     """What every engine would import anyway; nothing here starts a thread or touches a device."""
-    import vllm.entrypoints.llm  # noqa: F401
-    import vllm.model_executor.model_loader  # noqa: F401
-    import vllm.v1.engine.core  # noqa: F401
+    import vllm.entrypoints.llm
+    import vllm.model_executor.model_loader
+    import vllm.v1.engine.core
     import vllm.v1.worker.cpu_worker  # noqa: F401
     from vllm import LLM  # noqa: F401
     from vllm.model_executor.models import llama, qwen3, qwen3_moe  # noqa: F401
@@ -30,6 +30,22 @@ def inspect_here():
         registry._run_in_subprocess = lambda function: function()
 
 
+def compile_only_when_asked():
+    """vLLM compiles a small function of its sampler in every process, for longer than these models run."""
+    import torch._dynamo.config
+
+    torch._dynamo.config.disable = "ENGINES_COMPILE" not in os.environ
+
+
+def fork_workers():
+    """Ranks are forked from the engine instead of importing vLLM anew; as many threads as before, one."""
+    import multiprocessing
+
+    from vllm.v1.executor import multiproc_executor
+
+    multiproc_executor.get_mp_context = lambda: multiprocessing.get_context("fork")
+
+
 def child(request):
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -41,6 +57,8 @@ def child(request):
         if value is not None:
             os.environ[name] = value
     inspect_here()
+    fork_workers()
+    compile_only_when_asked()
     module, _, name = request["function"].partition(":")
     getattr(importlib.import_module(module), name)(*request["arguments"])
 

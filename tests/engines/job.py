@@ -10,7 +10,6 @@ import os
 import socket
 import traceback
 
-
 PHASES = {}
 
 
@@ -25,8 +24,8 @@ def digest(tensor):
 def shared_ranges():
     """Address ranges of this process that are broker memory, with their permissions."""
     with open("/proc/self/maps") as maps:
-        lines = [line.split(maxsplit=5) for line in maps]
-    return [(int(l[0].split("-")[0], 16), int(l[0].split("-")[1], 16), l[1]) for l in lines if len(l) == 6 and "/memfd:" in l[5]]
+        rows = [line.split(maxsplit=5) for line in maps if "/memfd:" in line]
+    return [(*(int(at, 16) for at in row[0].split("-")), row[1]) for row in rows]
 
 
 def describe(model):
@@ -54,7 +53,10 @@ def worker_tensors(worker):
 
 def worker_flags(worker):
     """What loading leaves on a draft: whose embedding and head it uses."""
-    return [{name: getattr(m, name, None) for name in ("has_own_lm_head", "has_own_embed_tokens")} for m in models_of(worker)]
+    return [
+        {name: getattr(m, name, None) for name in ("has_own_lm_head", "has_own_embed_tokens")}
+        for m in models_of(worker)
+    ]
 
 
 def worker_overwrite(worker, name):
@@ -72,11 +74,17 @@ def worker_state(worker):
     """What the plugin reported in this worker, and counted."""
     from dataclasses import asdict
 
-    from ipc_cache.vllm import report
     from prometheus_client import REGISTRY
 
-    counters = {f"{s.name}{dict(s.labels) or ''}": s.value for m in REGISTRY.collect() if m.name.startswith("ipc_cache")
-                for s in m.samples if s.name.endswith("_total")}
+    from ipc_cache.vllm import report
+
+    counters = {
+        f"{s.name}{dict(s.labels) or ''}": s.value
+        for m in REGISTRY.collect()
+        if m.name.startswith("ipc_cache")
+        for s in m.samples
+        if s.name.endswith("_total")
+    }
     return {"pid": os.getpid(), "phases": PHASES, "loads": [asdict(r) for r in report.loads], "counters": counters}
 
 
@@ -109,23 +117,41 @@ class Engine:
             time_phases()
         from vllm import LLM
 
-        options = {"skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": 256, "max_num_seqs": 4, "seed": 0,
-                   "enable_prefix_caching": False, "disable_log_stats": True, "num_gpu_blocks_override": 64, **spec["options"]}
+        options = {
+            "skip_tokenizer_init": True,
+            "enforce_eager": True,
+            "max_model_len": 256,
+            "max_num_seqs": 4,
+            "seed": 0,
+            "enable_prefix_caching": False,
+            "disable_log_stats": True,
+            "num_gpu_blocks_override": 64,
+            **spec["options"],
+        }
         self.llm = LLM(**{k: v for k, v in options.items() if v is not None})
 
     def generate(self, prompts, tokens=32, logprobs=2, lora=None):
         """Greedy, one prompt at a time: tokens, and the log-probabilities of the likeliest ones at each step."""
         from vllm import SamplingParams
 
-        params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False, logprobs=logprobs)
+        params = SamplingParams(
+            temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False, logprobs=logprobs
+        )
         more = {}
         if lora is not None:
             from vllm.lora.request import LoRARequest
 
             more["lora_request"] = LoRARequest("adapter", 1, lora)
-        outputs = [self.llm.generate([{"prompt_token_ids": p}], params, use_tqdm=False, **more)[0].outputs[0] for p in prompts]
-        return [{"tokens": list(o.token_ids), "logprobs": [{str(t): entry.logprob for t, entry in step.items()} for step in o.logprobs]}
-                for o in outputs]
+        outputs = [
+            self.llm.generate([{"prompt_token_ids": p}], params, use_tqdm=False, **more)[0].outputs[0] for p in prompts
+        ]
+        return [
+            {
+                "tokens": list(o.token_ids),
+                "logprobs": [{str(t): entry.logprob for t, entry in step.items()} for step in o.logprobs],
+            }
+            for o in outputs
+        ]
 
     def embed(self, prompts):
         inputs = [p if isinstance(p, str) else {"prompt_token_ids": p} for p in prompts]
@@ -178,7 +204,7 @@ def serve(spec):
         for line in lines:
             request = json.loads(line)
             say(result=getattr(engine, request.pop("do"))(**request))
-    except BaseException as error:  # noqa: BLE001 - the test judges it
+    except BaseException as error:
         causes, at = [], error
         while at is not None:
             causes.append(f"{type(at).__name__}: {at}")

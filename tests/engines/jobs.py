@@ -12,7 +12,7 @@ def run(function, out, arguments):
     try:
         module, _, name = function.partition(":")
         answer = {"result": getattr(importlib.import_module(module), name)(*arguments)}
-    except BaseException:  # noqa: BLE001 - the test shows it
+    except BaseException:
         answer = {"error": traceback.format_exc()}
     part = Path(out).with_suffix(".part")
     part.write_text(json.dumps(answer))
@@ -36,7 +36,7 @@ def groups(tensor=(0, 1), pipeline=(0, 1)):
 
 
 def keys(variants):
-    """The key for each variant: engine arguments, and under "ranks", "environment" or "parallel" what is set beside them."""
+    """The key for each variant: engine arguments; "ranks", "environment" and "parallel" are set beside them."""
     import os
 
     from ipc_cache.vllm import key, sources
@@ -58,6 +58,29 @@ def keys(variants):
         for name in environment:
             del os.environ[name]
     return found
+
+
+def functions():
+    """What the key says of a user's function, or why not, and of functions that vLLM makes around values."""
+    from ipc_cache.vllm import key, refuse
+
+    def around(value):
+        def override(config):
+            return config, value
+
+        override.__module__ = "vllm.config"
+        return override
+
+    try:
+        said = {"user": key._plain(functions)}
+    except refuse.Refused as error:
+        said = {"user": str(error)}
+    return {
+        **said,
+        "one": key._plain(around({"a": 1})),
+        "again": key._plain(around({"a": 1})),
+        "other": key._plain(around({"a": 2})),
+    }
 
 
 def find(fields, folder, options):
@@ -92,9 +115,13 @@ def refused(settings):
     for path, value in settings:
         made = SimpleNamespace(
             parallel_config=SimpleNamespace(enable_eplb=False, enable_elastic_ep=False),
-            model_config=SimpleNamespace(enable_sleep_mode=False, hf_config=SimpleNamespace()), weight_transfer_config=None,
-            offload_config=SimpleNamespace(uva=SimpleNamespace(cpu_offload_gb=0), prefetch=SimpleNamespace(offload_group_size=0)),
-            quant_config=None)
+            model_config=SimpleNamespace(enable_sleep_mode=False, hf_config=SimpleNamespace()),
+            weight_transfer_config=None,
+            offload_config=SimpleNamespace(
+                uva=SimpleNamespace(cpu_offload_gb=0), prefetch=SimpleNamespace(offload_group_size=0)
+            ),
+            quant_config=None,
+        )
         at = made
         *parents, last = path.split(".") if path else [None]
         for name in parents:
@@ -149,8 +176,9 @@ def room(sizes, wanted, make_room):
     return {"named": named, "left": sorted(m.name for m in ipc_cache.models())}
 
 
-def publish_while_changing(model):
-    """An ordinary load during which somebody touches the file; the error's text."""
+def publish_while_changing(model, when):
+    """An ordinary load and a publication, and when weights are loaded, or files hashed, somebody touches a file or adds
+    one; the error's text."""
     import os
 
     from vllm.config import set_current_vllm_config
@@ -158,15 +186,28 @@ def publish_while_changing(model):
     from vllm.model_executor.model_loader import get_model_loader
     from vllm.utils.network_utils import get_open_port
 
+    from ipc_cache import publication
     from ipc_cache.vllm import publish
 
-    load = publish.OrdinaryLoader.load_weights
+    def afterwards(call, change):
+        def both(*arguments):
+            result = call(*arguments)
+            change()
+            return result
 
-    def touch(self, *arguments):
-        load(self, *arguments)
+        return both
+
+    def touch():
         os.utime(Path(model) / "model.safetensors")
 
-    publish.OrdinaryLoader.load_weights = touch
+    def add():
+        (Path(model) / "more.safetensors").touch()
+
+    load = publish.OrdinaryLoader.load_weights
+    if when == "hashed":  # the last moment at which another content could be taken for what was loaded
+        publication._source = afterwards(publication._source, touch)
+    else:
+        publish.OrdinaryLoader.load_weights = afterwards(load, add if when == "added" else touch)
     made = config(model=model, load_format="ipc_broker", model_loader_extra_config={"on_miss": "publish"})
     with set_current_vllm_config(made):
         init_distributed_environment(1, 0, f"tcp://127.0.0.1:{get_open_port()}", 0, "gloo")
@@ -193,8 +234,9 @@ def resolve_all(names):
 
 def fill(names, nbytes):
     """Publishes a model of `nbytes` bytes under each name; the bytes that are resident then."""
-    import ipc_cache
     import torch
+
+    import ipc_cache
 
     for name in names:
         ipc_cache.publish({"x": torch.zeros(nbytes, dtype=torch.uint8)}, {"model": name}, name=name)
@@ -205,14 +247,15 @@ def register_broken():
     """register() where the loader cannot be imported, and again where all is well."""
     import sys
 
-    from ipc_cache.vllm import register
     from vllm.config.load import LoadConfig
     from vllm.model_executor import model_loader
+
+    from ipc_cache.vllm import register
 
     def attempt(call):
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - that is the question
+        except Exception as error:
             return f"{type(error).__name__}: {error}"
         return None
 

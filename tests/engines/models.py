@@ -13,10 +13,25 @@ from safetensors.torch import load_file, save_file
 
 VOCAB = 512
 
-_COMMON = dict(hidden_act="silu", rms_norm_eps=1e-6, attention_bias=False, bos_token_id=1, eos_token_id=2, use_cache=True,
-               initializer_range=0.02, max_position_embeddings=2048, rope_theta=10000.0, vocab_size=VOCAB,
-               tie_word_embeddings=False, num_attention_heads=4, num_key_value_heads=2, head_dim=32, hidden_size=128,
-               intermediate_size=256, num_hidden_layers=2)
+_COMMON = dict(
+    hidden_act="silu",
+    rms_norm_eps=1e-6,
+    attention_bias=False,
+    bos_token_id=1,
+    eos_token_id=2,
+    use_cache=True,
+    initializer_range=0.02,
+    max_position_embeddings=2048,
+    rope_theta=10000.0,
+    vocab_size=VOCAB,
+    tie_word_embeddings=False,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    hidden_size=128,
+    intermediate_size=256,
+    num_hidden_layers=2,
+)
 
 KINDS = {
     "llama": dict(architectures=["LlamaForCausalLM"], model_type="llama"),
@@ -25,16 +40,40 @@ KINDS = {
     # The configuration says tied, and the checkpoint holds an lm_head all the same: the same matrix, or another one.
     "qwen3-redundant": dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", tie_word_embeddings=True),
     "qwen3-untied": dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", tie_word_embeddings=True),
-    "qwen3-moe": dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=8, num_experts_per_tok=2,
-                      moe_intermediate_size=64, decoder_sparse_step=1, norm_topk_prob=True, mlp_only_layers=[]),
+    "qwen3-moe": dict(
+        architectures=["Qwen3MoeForCausalLM"],
+        model_type="qwen3_moe",
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=64,
+        decoder_sparse_step=1,
+        norm_topk_prob=True,
+        mlp_only_layers=[],
+    ),
     # A draft head of speculative decoding for "llama": one layer, fed by the target's hidden states.
     "eagle": dict(architectures=["LlamaForCausalLM"], model_type="llama", num_hidden_layers=1),
     # 32 MiB: large against a header and what is read ahead with it.
-    "wide": dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=1024, intermediate_size=2048,
-                 num_attention_heads=8, num_key_value_heads=4, head_dim=128),
+    "wide": dict(
+        architectures=["LlamaForCausalLM"],
+        model_type="llama",
+        hidden_size=1024,
+        intermediate_size=2048,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=128,
+    ),
     # 2 GiB in bf16, for the benchmark.
-    "big": dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=2048, intermediate_size=5632,
-                num_hidden_layers=20, num_attention_heads=16, num_key_value_heads=8, head_dim=128, vocab_size=32000),
+    "big": dict(
+        architectures=["LlamaForCausalLM"],
+        model_type="llama",
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=20,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=32000,
+    ),
 }
 
 
@@ -85,7 +124,9 @@ def _random(shape, rng):
     """Norms near one; matrices scaled so that activations keep their size, and logits are not a lottery of near-ties."""
     if len(shape) == 1:
         return torch.from_numpy(1 + 0.2 * rng.standard_normal(shape, dtype=np.float32))
-    return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32) * (1.5 / np.sqrt(shape[-1])).astype(np.float32))
+    return torch.from_numpy(
+        rng.standard_normal(shape, dtype=np.float32) * (1.5 / np.sqrt(shape[-1])).astype(np.float32)
+    )
 
 
 def make(folder, kind, dtype=torch.bfloat16, seed=0):
@@ -110,11 +151,21 @@ def adapter(folder, rank=4, seed=9):
     for i in range(_COMMON["num_hidden_layers"]):
         for part, out in (("q_proj", 128), ("v_proj", 64)):
             name = f"base_model.model.model.layers.{i}.self_attn.{part}."
-            tensors[name + "lora_A.weight"] = torch.from_numpy(rng.standard_normal((rank, hidden), dtype=np.float32) * 0.2)
+            tensors[name + "lora_A.weight"] = torch.from_numpy(
+                rng.standard_normal((rank, hidden), dtype=np.float32) * 0.2
+            )
             tensors[name + "lora_B.weight"] = torch.from_numpy(rng.standard_normal((out, rank), dtype=np.float32) * 0.2)
     save_file(tensors, folder / "adapter_model.safetensors")
-    config = dict(peft_type="LORA", task_type="CAUSAL_LM", r=rank, lora_alpha=rank, lora_dropout=0.0, bias="none",
-                  target_modules=["q_proj", "v_proj"], base_model_name_or_path="llama")
+    config = dict(
+        peft_type="LORA",
+        task_type="CAUSAL_LM",
+        r=rank,
+        lora_alpha=rank,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=["q_proj", "v_proj"],
+        base_model_name_or_path="llama",
+    )
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
 

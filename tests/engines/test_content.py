@@ -3,11 +3,12 @@
 import os
 import time
 
+import pytest
+from safetensors.torch import load_file, save_file
+
 import harness
 import models
-import pytest
 from conftest import SETTLED
-from safetensors.torch import load_file, save_file
 
 
 def test_a_copy_with_one_norm_zeroed_is_rejected(published, changed, start):
@@ -90,9 +91,21 @@ def test_a_hub_snapshot_of_links(checkpoint, start, tmp_path):
         assert engine.generate(prompts=models.prompts(3)) == said
 
 
-def test_files_that_change_while_they_are_loaded_are_not_published(run_job, checkpoint, tmp_path):
-    answer = run_job("jobs:publish_while_changing", str(checkpoint("llama", seed=3)))
+@pytest.mark.parametrize("when", ["loaded", "added", "hashed"])
+def test_files_that_change_while_they_are_loaded_are_not_published(run_job, checkpoint, changed, when):
+    answer = run_job("jobs:publish_while_changing", str(changed(checkpoint("llama", seed=3))), when)
     assert "changed while they were loaded; nothing was published" in answer
+
+
+def test_a_file_that_came_later_makes_another_model(run_job, published, broker, changed):
+    """An ordinary load would read it: all that the resident model was made of is the same, and yet it is not this model."""
+    path = published("llama", seed=2)
+    key = {name: value for name, value in broker.of(path)[0]["key"].items() if name != "device"}
+    copy = changed(path)
+    assert run_job("jobs:find", key, str(copy), {"verify": "hash"})["sources"] == "verified"
+    (copy / "more.safetensors").write_bytes((copy / "model.safetensors").read_bytes())
+    answer = run_job("jobs:find", key, str(copy), {"verify": "hash"})
+    assert (answer["field"], answer["got"]) == ("more.safetensors", "missing"), answer
 
 
 def test_what_cannot_be_served_is_refused_by_name(run_job):

@@ -7,9 +7,10 @@ import subprocess
 import time
 import urllib.request
 
+import pytest
+
 import harness
 import models
-import pytest
 
 # Two ranks of a CPU engine want a core each, by name; where there is one core both get it.
 CORES = sorted(os.sched_getaffinity(0))
@@ -32,8 +33,22 @@ def lines_until(process, count, word="READY!"):
 def two_ranks(python, broker, checkpoint):
     """The seed's command line, on a model with two ranks; ended by SIGTERM."""
     path = checkpoint("llama")
-    daemon = python("-m", "ipc_cache.daemon", "--model", path, "--tp", "2", "--master-port", "29611", "--dtype", "bfloat16",
-                    "--skip-tokenizer-init", "--enforce-eager", environment=RANKS, stdout=subprocess.PIPE)
+    daemon = python(
+        "-m",
+        "ipc_cache.daemon",
+        "--model",
+        path,
+        "--tp",
+        "2",
+        "--master-port",
+        "29611",
+        "--dtype",
+        "bfloat16",
+        "--skip-tokenizer-init",
+        "--enforce-eager",
+        environment=RANKS,
+        stdout=subprocess.PIPE,
+    )
     ready = lines_until(daemon, 2)
     yield path, ready
     daemon.terminate()
@@ -43,8 +58,11 @@ def two_ranks(python, broker, checkpoint):
 def test_ready_for_each_rank(two_ranks, broker):
     path, ready = two_ranks
     assert sorted(line.split(":")[0] for line in ready) == ["READY! target rank 0", "READY! target rank 1"]
-    ranks = [m["key"]["tensor_parallel_rank"] for m in broker.models()
-             if m["key"]["model"] == str(path) and m["key"]["tensor_parallel_size"] == "2"]
+    ranks = [
+        m["key"]["tensor_parallel_rank"]
+        for m in broker.models()
+        if m["key"]["model"] == str(path) and m["key"]["tensor_parallel_size"] == "2"
+    ]
     assert sorted(ranks) == ["0", "1"]
 
 
@@ -62,25 +80,53 @@ def test_two_ranks_equal_an_ordinary_load(two_ranks, start):
         control, attached = bound[0][rank][0], bound[1][rank][0]
         assert {n: t[:3] for n, t in attached.items()} == {n: t[:3] for n, t in control.items()}
         assert all(t[3] == "r--s" for n, t in attached.items() if n.endswith("weight"))
-    assert bound[1][0][0]["model.layers.0.mlp.down_proj.weight"] != bound[1][1][0]["model.layers.0.mlp.down_proj.weight"]
+    assert (
+        bound[1][0][0]["model.layers.0.mlp.down_proj.weight"] != bound[1][1][0]["model.layers.0.mlp.down_proj.weight"]
+    )
 
 
 def test_it_starts_a_broker_and_frees_at_the_end(python, start, checkpoint, tmp_path):
     own = tmp_path / "broker"
     there = {"IPC_CACHE_DIR": str(own)}
     path = checkpoint("qwen3-tied")
-    daemon = python("-m", "ipc_cache.daemon", "--model", path, "-tp", "1", "--dtype", "bfloat16", "--skip-tokenizer-init", "--name",
-                    "tiny", environment=there, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    daemon = python(
+        "-m",
+        "ipc_cache.daemon",
+        "--model",
+        path,
+        "-tp",
+        "1",
+        "--dtype",
+        "bfloat16",
+        "--skip-tokenizer-init",
+        "--name",
+        "tiny",
+        environment=there,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     lines_until(daemon, 1)
     with start(path, dtype="bfloat16", environment=there) as engine:
         assert engine.state()[0]["loads"][0]["how"] == "attached"
     # The same again changes nothing, and leaves the model when told to.
-    again = python("-m", "ipc_cache.daemon", "--model", path, "--dtype", "bfloat16", "--skip-tokenizer-init", "--keep",
-                   environment=there, stdout=subprocess.PIPE)
+    again = python(
+        "-m",
+        "ipc_cache.daemon",
+        "--model",
+        path,
+        "--dtype",
+        "bfloat16",
+        "--skip-tokenizer-init",
+        "--keep",
+        environment=there,
+        stdout=subprocess.PIPE,
+    )
     assert "attached" in lines_until(again, 1)[0]
     again.terminate()
     assert again.wait() == 0
-    listed = subprocess.run([harness.BUILD / "ipc-cache", "--dir", own, "ls", "--json"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [harness.BUILD / "ipc-cache", "--dir", own, "ls", "--json"], capture_output=True, text=True, check=True
+    )
     assert [m["name"] for m in json.loads(listed.stdout)["models"]] == ["tiny"]
     daemon.terminate()
     assert daemon.wait() == 0
@@ -91,8 +137,17 @@ def test_a_failing_rank_fails_the_whole_with_its_own_error(python, broker, chang
     copy = changed(checkpoint("llama"))
     file = copy / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    daemon = python("-m", "ipc_cache.daemon", "--model", copy, "--dtype", "bfloat16", "--skip-tokenizer-init",
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    daemon = python(
+        "-m",
+        "ipc_cache.daemon",
+        "--model",
+        copy,
+        "--dtype",
+        "bfloat16",
+        "--skip-tokenizer-init",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     out, err = daemon.communicate()
     assert daemon.returncode == 1 and "READY!" not in out
     assert "ipc-cache-daemon: target rank 0: SafetensorError" in err
@@ -100,8 +155,15 @@ def test_a_failing_rank_fails_the_whole_with_its_own_error(python, broker, chang
 
 
 def test_an_unknown_argument_is_vllms_to_refuse(python, broker, checkpoint):
-    daemon = python("-m", "ipc_cache.daemon", "--model", checkpoint("llama"), "--no-such-flag", stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE)
+    daemon = python(
+        "-m",
+        "ipc_cache.daemon",
+        "--model",
+        checkpoint("llama"),
+        "--no-such-flag",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     _, err = daemon.communicate()
     assert daemon.returncode == 1 and "--no-such-flag" in err
 
@@ -111,9 +173,25 @@ def test_the_server_attaches_and_counts(python, published, folder):
     path, port = published("llama"), 29713
     log = folder / "server.log"
     with open(log, "w") as out:
-        server = python("-c", "from ipc_cache.vllm.serve import main; main()", path, "--dtype", "bfloat16", "--skip-tokenizer-init",
-                        "--enforce-eager", "--max-model-len", "256", "--port", str(port), "--host", "127.0.0.1",
-                        environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, stdout=out, stderr=out, start_new_session=True)
+        server = python(
+            "-c",
+            "from ipc_cache.vllm.serve import main; main()",
+            path,
+            "--dtype",
+            "bfloat16",
+            "--skip-tokenizer-init",
+            "--enforce-eager",
+            "--max-model-len",
+            "256",
+            "--port",
+            str(port),
+            "--host",
+            "127.0.0.1",
+            environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
     try:
         deadline = time.monotonic() + harness.PATIENCE
         while True:
@@ -125,8 +203,12 @@ def test_the_server_attaches_and_counts(python, published, folder):
                 time.sleep(0.5)
         assert "ipc_cache: attached target" in log.read_text()
         assert "vllm:" in metrics
-        body = json.dumps({"model": str(path), "prompt": [1, 5, 9], "max_tokens": 4, "temperature": 0, "ignore_eos": True}).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"})
+        body = json.dumps(
+            {"model": str(path), "prompt": [1, 5, 9], "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+        ).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
+        )
         answer = json.loads(urllib.request.urlopen(request).read())
         assert answer["usage"]["completion_tokens"] == 4
     finally:

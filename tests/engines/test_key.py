@@ -2,9 +2,10 @@
 
 import re
 
+import pytest
+
 import harness
 import models
-import pytest
 
 # What a sweep changes, and another value of it.
 SWEEP = {
@@ -16,11 +17,43 @@ SWEEP = {
     "enable_prefix_caching": True,
     "enforce_eager": False,
 }
-FIELDS = ("architecture", "attention_backend", "capability", "config", "convert", "data_parallel_rank", "data_parallel_size",
-          "dtype", "engine", "engine_version", "environment", "expert_parallel", "expert_placement", "hf_overrides",
-          "kv_cache_dtype", "layout", "linear_backend", "model", "model_impl", "moe_backend", "pipeline_parallel_rank",
-          "pipeline_parallel_size", "quantization", "quantization_config", "quantization_options", "redundant_experts",
-          "role", "runner", "tensor_parallel_rank", "tensor_parallel_size", "torch")
+FIELDS = (
+    "architecture",
+    "attention_backend",
+    "capability",
+    "code",
+    "code_revision",
+    "config",
+    "config_format",
+    "config_path",
+    "convert",
+    "data_parallel_rank",
+    "data_parallel_size",
+    "dtype",
+    "engine",
+    "engine_version",
+    "environment",
+    "expert_parallel",
+    "expert_placement",
+    "hf_overrides",
+    "kv_cache_dtype",
+    "layout",
+    "linear_backend",
+    "model",
+    "model_impl",
+    "moe_backend",
+    "pipeline_parallel_rank",
+    "pipeline_parallel_size",
+    "quantization",
+    "quantization_config",
+    "quantization_options",
+    "redundant_experts",
+    "role",
+    "runner",
+    "tensor_parallel_rank",
+    "tensor_parallel_size",
+    "torch",
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +66,20 @@ def resident(published, broker):
 
 def test_the_key_has_the_fields(resident):
     assert set(resident[1]) <= set(FIELDS)
-    assert set(FIELDS) - set(resident[1]) == {"environment", "expert_placement", "hf_overrides", "kv_cache_dtype", "quantization",
-                                              "quantization_config", "quantization_options", "redundant_experts"}
+    assert set(FIELDS) - set(resident[1]) == {
+        "code",
+        "code_revision",
+        "config_format",
+        "config_path",
+        "environment",
+        "expert_placement",
+        "hf_overrides",
+        "kv_cache_dtype",
+        "quantization",
+        "quantization_config",
+        "quantization_options",
+        "redundant_experts",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +113,14 @@ def variants(checkpoint, folder, run_job):
     edited = models.altered(plain, folder / "edited", lambda tensors: None)
     config = (edited / "config.json").read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05')
     (edited / "config.json").write_text(config)
+    (edited / "modeling.py").write_text("")
     asked = {
         "plain": {},
         "config": {"model": str(edited)},
+        "config_path": {"hf_config_path": str(edited)},
+        "config_format": {"config_format": "hf"},
+        "code": {"model": str(edited), "trust_remote_code": True},
+        "code_revision": {"code_revision": "other"},
         "dtype": {"dtype": "float32"},
         "hf_overrides": {"hf_overrides": {"rope_theta": 5000.0}},
         "tensor_parallel_rank": {"ranks": {"tensor": (1, 2)}},
@@ -86,19 +136,26 @@ def variants(checkpoint, folder, run_job):
     return dict(zip(asked, run_job("jobs:keys", [{"model": plain, **options} for options in asked.values()])))
 
 
-@pytest.mark.parametrize(("what", "fields"), [
-    ("config", {"config", "model"}),
-    ("dtype", {"dtype"}),
-    ("hf_overrides", {"hf_overrides"}),
-    ("tensor_parallel_rank", {"tensor_parallel_rank", "tensor_parallel_size"}),
-    ("pipeline_parallel_rank", {"pipeline_parallel_rank", "pipeline_parallel_size"}),
-    ("data_parallel_rank", {"data_parallel_rank", "data_parallel_size"}),
-    ("expert_parallel", {"expert_parallel", "expert_placement", "redundant_experts"}),
-    ("environment", {"environment"}),
-    ("model_impl", {"model_impl"}),
-    ("role", {"role"}),
-    ("runner", {"runner", "convert"}),
-])
+@pytest.mark.parametrize(
+    ("what", "fields"),
+    [
+        ("config", {"config", "model"}),
+        ("config_path", {"config", "config_path"}),
+        ("config_format", {"config_format"}),
+        ("code", {"code", "config", "model"}),
+        ("code_revision", {"code_revision"}),
+        ("dtype", {"dtype"}),
+        ("hf_overrides", {"hf_overrides"}),
+        ("tensor_parallel_rank", {"tensor_parallel_rank", "tensor_parallel_size"}),
+        ("pipeline_parallel_rank", {"pipeline_parallel_rank", "pipeline_parallel_size"}),
+        ("data_parallel_rank", {"data_parallel_rank", "data_parallel_size"}),
+        ("expert_parallel", {"expert_parallel", "expert_placement", "redundant_experts"}),
+        ("environment", {"environment"}),
+        ("model_impl", {"model_impl"}),
+        ("role", {"role"}),
+        ("runner", {"runner", "convert"}),
+    ],
+)
 def test_vllms_settings_reach_the_key(variants, what, fields):
     before, after = variants["plain"], variants[what]
     assert {n for n in before.keys() | after.keys() if before.get(n) != after.get(n)} == fields
@@ -114,7 +171,8 @@ def test_sweep_flags_attach_with_the_tokens_of_a_cold_start(start, resident, fla
     """The key of the first engine serves every later one, whatever the flag, and the flag still does what it does."""
     said = []
     for format in ("control", "ipc_broker"):
-        with start(resident[0], format, dtype="bfloat16", **{flag: SWEEP[flag]}) as engine:
+        compiled = {"ENGINES_COMPILE": "1"} if flag == "enforce_eager" else None
+        with start(resident[0], format, dtype="bfloat16", environment=compiled, **{flag: SWEEP[flag]}) as engine:
             said.append(engine.generate(prompts=models.prompts(5), tokens=16))
             if format == "ipc_broker":
                 assert engine.state()[0]["loads"][0]["how"] == "attached"
@@ -124,3 +182,10 @@ def test_sweep_flags_attach_with_the_tokens_of_a_cold_start(start, resident, fla
 def test_an_engine_with_another_dtype_is_told(start, resident):
     with pytest.raises(harness.EngineFailed, match="dtype: expected float32, got bfloat16"):
         start(resident[0], dtype="float32")
+
+
+def test_a_function_goes_by_what_is_known_of_it(run_job):
+    """Two programs' functions of one name would be one key; vLLM's own differ by what they were made around."""
+    said = run_job("jobs:functions")
+    assert "say it as a mapping" in said["user"]
+    assert said["one"] != said["other"] and said["one"] == said["again"]

@@ -5,9 +5,10 @@ import mmap
 import os
 import time
 
+import pytest
+
 import harness
 import models
-import pytest
 
 
 def test_killed_in_mid_generation_and_back(start, published):
@@ -118,7 +119,10 @@ def resident_share(path):
     size = path.stat().st_size
     pages = -(-size // mmap.PAGESIZE)
     found = (ctypes.c_ubyte * pages)()
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped,
+    ):
         address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
         assert ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found) == 0
     return sum(byte & 1 for byte in found) / pages

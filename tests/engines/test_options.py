@@ -1,8 +1,9 @@
 """Options, refusals, accounting and what the plugin tells; without an engine where none is needed."""
 
+import pytest
+
 import harness
 import models
-import pytest
 
 
 @pytest.fixture(scope="module")
@@ -14,11 +15,25 @@ def options(variables):
 
 def test_options_are_checked(options):
     assert options.parse({}) == options() == options.parse(None)
-    made = options.parse({"dir": "/run/x", "wait": "forever", "verify": "hash", "on_miss": "publish", "make_room": True})
-    assert (made.dir, made.wait, made.verify, made.on_miss, made.make_room) == ("/run/x", float("inf"), "hash", "publish", True)
-    for wrong, said in ((("wat", 1), "unknown key 'wat'"), (("wait", -1), "number of seconds"), (("wait", True), "number of seconds"),
-                        (("verify", "no"), "one of stat, hash, none"), (("on_miss", "retry"), "one of fail, load, publish"),
-                        (("private", "yes"), "true or false"), (("dir", ""), "non-empty string")):
+    made = options.parse(
+        {"dir": "/run/x", "wait": "forever", "verify": "hash", "on_miss": "publish", "make_room": True}
+    )
+    assert (made.dir, made.wait, made.verify, made.on_miss, made.make_room) == (
+        "/run/x",
+        float("inf"),
+        "hash",
+        "publish",
+        True,
+    )
+    for wrong, said in (
+        (("wat", 1), "unknown key 'wat'"),
+        (("wait", -1), "number of seconds"),
+        (("wait", True), "number of seconds"),
+        (("verify", "no"), "one of stat, hash, none"),
+        (("on_miss", "retry"), "one of fail, load, publish"),
+        (("private", "yes"), "true or false"),
+        (("dir", ""), "non-empty string"),
+    ):
         with pytest.raises(ValueError, match=said):
             options.parse(dict([wrong]))
     with pytest.raises(ValueError, match="must be a JSON object"):
@@ -38,9 +53,14 @@ def test_register_never_raises(run_job):
     assert answers["own_kept"]
 
 
-WRITERS = {"parallel_config.enable_eplb": (True, "--enable-eplb"), "parallel_config.enable_elastic_ep": (True, "--enable-elastic-ep"),
-           "weight_transfer_config": ({}, "--weight-transfer-config"), "model_config.enable_sleep_mode": (True, "--enable-sleep-mode"),
-           "offload_config.uva.cpu_offload_gb": (1, "--cpu-offload-gb"), "quant_config": ({}, "online quantisation")}
+WRITERS = {
+    "parallel_config.enable_eplb": (True, "--enable-eplb"),
+    "parallel_config.enable_elastic_ep": (True, "--enable-elastic-ep"),
+    "weight_transfer_config": ({}, "--weight-transfer-config"),
+    "model_config.enable_sleep_mode": (True, "--enable-sleep-mode"),
+    "offload_config.uva.cpu_offload_gb": (1, "--cpu-offload-gb"),
+    "quant_config": ({}, "online quantisation"),
+}
 
 
 def test_what_writes_weights_is_refused_with_the_way_out(run_job):
@@ -88,8 +108,17 @@ def test_one_line_and_counters(answers):
     load = state["state"][0]["loads"][0]
     lines = [line for line in state["log"].splitlines() if "ipc_cache: attached target" in line]
     assert len(lines) == 1
-    for part in (load["key_id"], f"{load['tensors']} tensors", f"{load['shared']} bytes shared", f"{load['private']} private",
-                 "sources same", "connect", "skeleton", "bind", "post-process"):
+    for part in (
+        load["key_id"],
+        f"{load['tensors']} tensors",
+        f"{load['shared']} bytes shared",
+        f"{load['private']} private",
+        "sources same",
+        "connect",
+        "skeleton",
+        "bind",
+        "post-process",
+    ):
         assert part in lines[0]
     assert state["state"][0]["counters"]["ipc_cache_attached_total"] == 1
 
@@ -98,7 +127,9 @@ def test_a_miss_that_was_published_is_counted_once(start, checkpoint):
     with start(checkpoint("llama", seed=8), extra={"on_miss": "publish"}, dtype="bfloat16") as engine:
         counters = engine.state()[0]["counters"]
     assert counters["ipc_cache_published_total"] == 1 and counters["ipc_cache_attached_total"] == 0
-    assert {name: value for name, value in counters.items() if "miss" in name} == {"ipc_cache_miss_total{'field': 'NotFound'}": 1}
+    assert {name: value for name, value in counters.items() if "miss" in name} == {
+        "ipc_cache_miss_total{'field': 'NotFound'}": 1
+    }
 
 
 def test_a_miss_is_counted_by_field_and_loads_with_a_warning(start, published):

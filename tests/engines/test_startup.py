@@ -15,7 +15,13 @@ def snapshot():
 def test_what_is_bound_counts_as_free_and_nothing_else_changes():
     measured = snapshot()
     baseline.correct(measured, 25)
-    assert vars(measured) == {"total_memory": 100, "free_memory": 55, "cuda_memory": 45, "non_torch_memory": 35, "torch_memory": 10}
+    assert vars(measured) == {
+        "total_memory": 100,
+        "free_memory": 55,
+        "cuda_memory": 45,
+        "non_torch_memory": 35,
+        "torch_memory": 10,
+    }
 
 
 def test_an_older_snapshot_without_all_of_it():
@@ -33,8 +39,14 @@ def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, wait
     config = SimpleNamespace(load_config=SimpleNamespace(load_format=load_format))
     seen = []
     monkeypatch.setattr(vllm.config, "get_current_vllm_config", lambda: config)
-    monkeypatch.setattr(vllm.model_executor.model_loader, "get_model_loader", lambda load: SimpleNamespace(
-        get_external_weight_memory=lambda given: seen.append(given) or 25, options=SimpleNamespace(wait=wait, make_room=False)))
+    monkeypatch.setattr(
+        vllm.model_executor.model_loader,
+        "get_model_loader",
+        lambda load: SimpleNamespace(
+            get_external_weight_memory=lambda given: seen.append(given) or 25,
+            options=SimpleNamespace(wait=wait, make_room=False),
+        ),
+    )
     request = baseline._corrected(lambda measured, cache, *more: (measured.free_memory, cache, more), ("ipc_broker",))
     measured = snapshot()
     measured.measure = lambda: setattr(measured, "free_memory", 2)

@@ -1,8 +1,9 @@
 """An attached engine computes what an ordinary load computes: to the last bit with the same kernels, and closely with
 vLLM's packed ones. One prompt at a time: batched prompts differ between two ordinary runs too."""
 
-import models
 import pytest
+
+import models
 
 MATRIX = [(kind, dtype) for kind in ("llama", "qwen3", "qwen3-tied", "qwen3-moe") for dtype in ("bfloat16", "float32")]
 TIED = [("qwen3-redundant", "bfloat16"), ("qwen3-untied", "bfloat16")]
@@ -43,8 +44,9 @@ def test_every_tensor_is_the_publishers(answers, kind, dtype):
 def test_tensors_are_the_checkpoints(answers, checkpoint, kind, dtype):
     """Where the layout allows: fused matrices are the checkpoint's, one above the other."""
     import torch
-    from job import digest
     from safetensors.torch import load_file
+
+    from job import digest
 
     disk = load_file(checkpoint(kind, dtype) / "model.safetensors")
     bound = answers(kind, dtype, "attached")["tensors"][0][0]
@@ -74,7 +76,9 @@ def test_against_stock_vllm(answers, kind, dtype, record_property):
             chosen_a, chosen_b = str(mine["tokens"][step]), str(theirs["tokens"][step])
             if chosen_a != chosen_b:
                 best = sorted(b.values(), reverse=True)
-                assert best[0] - best[1] < limit, f"step {step}: {chosen_a} instead of {chosen_b}, which led by {best[0] - best[1]}"
+                assert best[0] - best[1] < limit, (
+                    f"step {step}: {chosen_a} instead of {chosen_b}, which led by {best[0] - best[1]}"
+                )
                 break
             assert abs(a[chosen_a] - b[chosen_b]) <= limit
         else:

@@ -127,3 +127,30 @@ def test_host_memory_is_not_suspended(gpus):
                 print(json.dumps(str(error)))
     """
     assert "nothing to give back" in gpus(code)
+
+
+MOVED = """
+    import json, ipc_cache
+    from ipc_cache import _library
+    # Memory that others filled before: what a segment has beyond its tensors must not show it.
+    ipc_cache.publish({"a": b"\\xab" * (6 << 20)}, {"model": "before"}, name="before", device="cuda:0")
+    with ipc_cache.Client() as client:
+        client.evict("before")
+    tensors = {"a": bytes(range(100)), "b": b"second"}
+    ipc_cache.publish(tensors, {"model": "x"}, name="x", device="cuda:0", consume=True)
+    with ipc_cache.attach("x") as weights:
+        weights.verify()
+        size = weights.manifest.segments[0].nbytes
+        content = bytearray(size)
+        call = _library.call
+        call("ipcc_read", weights.pointer(), 0, 0, (_library.c.c_char * size).from_buffer(content), size)
+        used = sorted((e.offset, e.nbytes) for e in weights.manifest.tensors)
+    rest = bytearray(content)
+    for offset, nbytes in used:
+        rest[offset : offset + nbytes] = bytes(nbytes)
+    print(json.dumps([content[:100] == bytes(range(100)), any(rest)]))
+"""
+
+
+def test_consuming_makes_segments_one_by_one_and_shows_nothing_of_what_was_there(gpus):
+    assert gpus(MOVED) == [True, False]

@@ -1,10 +1,14 @@
 """Keepers that misbehave, and what they and others may have."""
+import contextlib
+import socket
+
 import pytest
 
 import manifest
 from harness import refused, told, wait_until
 from models import Handmade, Kept
-from protocol import INVALID, KEPT, LOST, NOT_FOUND, PROTOCOL, REFUSED, SEGMENTS, Failure, closing, sealed
+from protocol import (ATTACH, FOREVER, INVALID, KEPT, LOST, NOT_FOUND, PROTOCOL, REFUSED, SEGMENTS, Failure, closing, sealed,
+                      selector)
 from users import connect_as
 
 
@@ -133,3 +137,44 @@ def test_others_get_a_handle_only_where_they_may_have_a_gpus_memory(start_broker
             keeper.close()
             # Nor is it told what it could not see.
             assert "keeper" not in refused(stranger.attach, "kept").message
+
+
+# ---- chains ----
+
+CHAIN = 250  # as long as one user's models allow
+
+
+def deaf(client):
+    """Told anything from now on, it is closed by the broker."""
+    client.sock.shutdown(socket.SHUT_RD)
+
+
+def test_a_chain_of_keepers_does_not_outgrow_the_brokers_stack(broker):
+    """Each leases the model of the one before: the first one's end is told to the second, which ends by being told."""
+    with contextlib.ExitStack() as stack:
+        chain = [stack.enter_context(broker.connect()) for _ in range(CHAIN)]
+        for i, keeper in enumerate(chain):
+            Kept(f"link{i}", segments=1).publish(keeper)
+            if i:
+                keeper.attach(f"link{i - 1}").close()
+        for keeper in chain:
+            deaf(keeper)
+        chain[0].close()
+        assert broker.becomes_empty()
+        assert broker.process.poll() is None
+
+
+def test_a_chain_of_publishers_that_wait_for_each_other_does_neither(broker):
+    with contextlib.ExitStack() as stack:
+        chain = [stack.enter_context(broker.connect()) for _ in range(CHAIN)]
+        for i, publisher in enumerate(chain):
+            Handmade(f"link{i}").begin(publisher)
+            if i:
+                publisher.send(ATTACH, selector(f"link{i - 1}", wait_ms=FOREVER))
+        with broker.connect() as last:  # all are parked once this one is answered
+            last.ping()
+        for publisher in chain:
+            deaf(publisher)
+        chain[0].close()
+        assert broker.becomes_empty()
+        assert broker.process.poll() is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -15,58 +17,49 @@ from .structure import join
 MAX_NAMES = 20  # in a message
 
 # Code, and what leads out of the model.
-_OPAQUE = (type, FunctionType, BuiltinFunctionType, ModuleType, str, bytes, int, float, complex, torch.dtype)
-# The most frequent of what has nothing inside, by exact type.
-_ATOMS = frozenset({type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size, FunctionType})
-_CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
-_NOTHING: dict[str, Any] = {}
-_PARTIAL = ("func", "args", "keywords")  # functools.partial, and what is made like it
+_OPAQUE = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.dtype, torch.device)
+# What most attributes are: not worth a step. A module has two dozen containers, nearly all of them empty.
+_SCALARS = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, FunctionType, BuiltinFunctionType, torch.dtype}
+)
+_CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset})
+_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
-# A child: how it hangs on its parent (an attribute, or an item), under which name, and what it is.
-Child = tuple[bool, Any, Any]
+def _worth(entry: Any) -> bool:
+    kind = type(entry)
+    return not (kind in _SCALARS or (kind in _CONTAINERS and not entry))
 
 
-def _of_container(value: Any) -> list[Child]:
-    if isinstance(value, Mapping):
-        return [(False, key, entry) for key, entry in list(value.items())]
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [(False, i, entry) for i, entry in enumerate(list(value))]
-    return []
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """By name: those in __dict__ and in slots."""
+    for name, entry in list(getattr(value, "__dict__", {}).items()):
+        if _worth(entry):
+            yield name, entry
+    if not isinstance(value, (torch.Tensor, nn.Module)):
+        for name in getattr(type(value), "__slots__", ()):
+            if isinstance(name, str) and hasattr(value, name):
+                yield name, getattr(value, name)
 
 
-def _children(value: Any) -> list[Child]:
-    if type(value) in _CONTAINERS:  # most of all there is
-        return _of_container(value)
-    found: list[Child] = []
+def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    kind = type(value)
     if isinstance(value, nn.Module):
-        for kind in (value._parameters, value._buffers, value._modules):
-            found += [(True, name, entry) for name, entry in kind.items()]
-    is_tensor = isinstance(value, torch.Tensor)
-    for name, entry in list(getattr(value, "__dict__", _NOTHING).items()):
-        if type(entry) not in _ATOMS and name not in ("_parameters", "_buffers", "_modules"):
-            found.append((True, name, entry))
-    for name in () if is_tensor else getattr(type(value), "__slots__", ()):
-        if isinstance(name, str) and hasattr(value, name):
-            found.append((True, name, getattr(value, name)))
-    found += _of_container(value)
-    if isinstance(value, MethodType):
-        found.append((True, "__self__", value.__self__))
-    elif not isinstance(value, (torch.Tensor, nn.Module)) and all(hasattr(value, name) for name in _PARTIAL):
-        found += [(True, "args", value.args), (True, "keywords", value.keywords)]
-    return found
-
-
-def _path(places: list[tuple[int, bool, Any]], at: int) -> str:
-    """The names from a root down to a place."""
-    names = []
-    while at >= 0:
-        at, attribute, name = places[at]
-        names.append((attribute, name))
-    path = ""
-    for attribute, name in reversed(names):
-        path = join(path, name) if attribute else f"{path}[{name!r}]"
-    return path
+        for registered in (value._parameters, value._buffers, value._modules):
+            yield from ((join(path, name), entry) for name, entry in registered.items())
+        yield from ((join(path, name), entry) for name, entry in _attributes(value) if name not in _REGISTERED)
+        return
+    if kind not in _CONTAINERS:
+        yield from ((join(path, name), entry) for name, entry in _attributes(value))
+    if isinstance(value, Mapping):
+        yield from ((f"{path}[{key!r}]", entry) for key, entry in list(value.items()) if _worth(entry))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"{path}[{i}]", entry) for i, entry in enumerate(list(value)) if _worth(entry))
+    elif isinstance(value, MethodType):
+        yield f"{path}.__self__", value.__self__
+    elif isinstance(value, partial):
+        yield f"{path}.args", value.args
+        yield f"{path}.keywords", value.keywords
 
 
 def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[str]:
@@ -74,23 +67,18 @@ def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[
     bound methods and partial functions. extra: further roots, by name (caches outside of the module)."""
     found: list[str] = []
     seen: dict[int, Any] = {}  # keeps what it has seen alive: an id is unique only as long
-    # Of everything looked at: its parent's place, and how it hangs there. A path is only put together when it is needed.
-    places: list[tuple[int, bool, Any]] = []
-    pending = [(-1, True, name, value) for name, value in reversed([("", module), *extra])]
+    pending: list[tuple[str, Any]] = [*reversed([("", module), *extra])]
     while pending:
-        parent, attribute, name, value = pending.pop()
-        if id(value) in seen or (isinstance(value, _OPAQUE) and not isinstance(value, nn.Module)):
+        path, value = pending.pop()
+        if not _worth(value) or id(value) in seen or isinstance(value, _OPAQUE):
             continue
         seen[id(value)] = value
-        place = len(places)
-        places.append((parent, attribute, name))
-        if isinstance(value, torch.Tensor) and value.is_meta:
-            found.append(_path(places, place))
-        pending += [
-            (place, *child)
-            for child in reversed(_children(value))
-            if type(child[2]) not in _ATOMS and id(child[2]) not in seen
-        ]
+        if isinstance(value, torch.Tensor):
+            if value.is_meta:
+                found.append(path)
+            if not value.__dict__:
+                continue
+        pending.extend(reversed(list(_children(path, value))))
     return found
 
 

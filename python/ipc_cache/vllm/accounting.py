@@ -9,9 +9,9 @@ not ask.
 import logging
 from collections.abc import Callable
 
-import ipc_cache
 import torch
 
+import ipc_cache
 from ipc_cache.vllm import key, platform, refuse
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import Report
@@ -35,7 +35,7 @@ def decide(loader, vllm_config) -> int:
             outside += decision.weights.nbytes
     target = platform.target_device(vllm_config)
     if target.type != "cpu":
-        free, total = torch.cuda.mem_get_info(target)
+        total = torch.cuda.mem_get_info(target)[1]
         needed = int(total * vllm_config.cache_config.gpu_memory_utilization) - outside
         make_room(needed, lambda: torch.cuda.mem_get_info(target)[0], platform.device_name(target), loader.options)
     return outside
@@ -60,13 +60,25 @@ def make_room(needed: int, free: Callable[[], int], device: str, options: Option
     if free() >= needed:
         return []
     name = ipc_cache.client.device_name(device)
-    idle = sorted((m for m in ipc_cache.models(dir=options.dir) if m.state == "ready" and not m.leases
-                   and m.key.get("device") == name), key=lambda m: m.created_ns)
+    idle = sorted(
+        (
+            m
+            for m in ipc_cache.models(dir=options.dir)
+            if m.state == "ready" and not m.leases and m.key.get("device") == name
+        ),
+        key=lambda m: m.created_ns,
+    )
     if not options.make_room:
         names = [f"{m.name or m.key_id[:12]} ({m.nbytes} bytes)" for m in idle]
         if names:
-            logger.warning("ipc_cache: %s has %d bytes free and vLLM wants %d; models that nobody uses: %s. Evict them with "
-                           "`ipc-cache evict`, or set make_room", device, free(), needed, ", ".join(names))
+            logger.warning(
+                "ipc_cache: %s has %d bytes free and vLLM wants %d; models that nobody uses: %s. Evict them with "
+                "`ipc-cache evict`, or set make_room",
+                device,
+                free(),
+                needed,
+                ", ".join(names),
+            )
         return names
     evicted = []
     for model in idle:

@@ -45,8 +45,10 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
 
 def _check_device(weights, target: torch.device) -> None:
     if weights.nbytes and weights.device != target:
-        raise refuse.Refused(f"ipc_cache: the model's segments are on {weights.device}, and this rank runs on {target}; order "
-                             "CUDA_VISIBLE_DEVICES as when it was published")
+        raise refuse.Refused(
+            f"ipc_cache: the model's segments are on {weights.device}, and this rank runs on {target}; order "
+            "CUDA_VISIBLE_DEVICES as when it was published"
+        )
 
 
 def _initialize(vllm_config, model_config, prefix: str) -> torch.nn.Module:

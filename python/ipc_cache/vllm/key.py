@@ -8,18 +8,32 @@ configuration that it reads.
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
 from ipc_cache import engine
-from ipc_cache.vllm import platform, sources
+from ipc_cache.vllm import platform, refuse, sources
 
 # Variables of vLLM's that choose kernels, and with them layouts.
-_DECIDING = ("MOE", "FP8", "FP4", "MARLIN", "GEMM", "PREPACK", "PADDING", "QUANT", "WEIGHT", "KERNEL", "FLASHINFER", "AITER")
+_DECIDING = (
+    "MOE",
+    "FP8",
+    "FP4",
+    "MARLIN",
+    "GEMM",
+    "PREPACK",
+    "PADDING",
+    "QUANT",
+    "WEIGHT",
+    "KERNEL",
+    "FLASHINFER",
+    "AITER",
+)
 
 
 def role(vllm_config, model_config) -> str:
-    """"draft" for the model of speculative decoding, else "target"."""
+    """ "draft" for the model of speculative decoding, else "target"."""
     speculative = vllm_config.speculative_config
     draft = getattr(speculative, "draft_model_config", None)
     return "draft" if draft is not None and model_config is draft else "target"
@@ -29,26 +43,32 @@ def fields(vllm_config, model_config, source: sources.Source) -> Mapping[str, st
     """The key of the model that this process is about to load; needs vLLM's process groups."""
     import vllm
 
-    return engine.build_key({
-        "layout": "engine",
-        "engine": "vllm",
-        "engine_version": vllm.__version__,
-        "torch": torch.__version__,
-        "model": source.identity,
-        "role": role(vllm_config, model_config),
-        "capability": platform.capability(),
-        "environment": _environment(),
-        **_model_fields(model_config, source),
-        **_parallel_fields(vllm_config, model_config),
-        **_backend_fields(vllm_config, model_config),
-    })
+    return engine.build_key(
+        {
+            "layout": "engine",
+            "engine": "vllm",
+            "engine_version": vllm.__version__,
+            "torch": torch.__version__,
+            "model": source.identity,
+            "role": role(vllm_config, model_config),
+            "capability": platform.capability(),
+            "environment": _environment(),
+            **_model_fields(model_config, source),
+            **_parallel_fields(vllm_config, model_config),
+            **_backend_fields(vllm_config, model_config),
+        }
+    )
 
 
 def _model_fields(config, source: sources.Source) -> dict[str, object]:
     quantized = config.quantization is not None
     return {
         "architecture": list(getattr(config.hf_config, "architectures", None) or []),
-        "config": _config_digest(source),
+        "config": _config_digest(config, source),
+        "config_path": getattr(config, "hf_config_path", None),
+        "config_format": _unless_auto(getattr(config, "config_format", "auto")),
+        "code": _code_digest(source) if getattr(config, "trust_remote_code", False) else None,
+        "code_revision": getattr(config, "code_revision", None),
         "dtype": str(config.dtype).removeprefix("torch."),
         "quantization": config.quantization,
         "quantization_config": _plain(getattr(config.hf_config, "quantization_config", None)) if quantized else None,
@@ -61,10 +81,21 @@ def _model_fields(config, source: sources.Source) -> dict[str, object]:
     }
 
 
-def _config_digest(source: sources.Source) -> str | None:
+def _config_digest(config, source: sources.Source) -> str | None:
     """Of config.json as it is on disk: the object made of it is changed by flags that do not touch the weights."""
-    path = source.folder / "config.json"
+    path = Path(getattr(config, "hf_config_path", None) or source.folder) / "config.json"
     return engine.file_digest(path) if path.is_file() else None
+
+
+def _unless_auto(value: object) -> str | None:
+    text = str(getattr(value, "value", value))
+    return None if text == "auto" else text
+
+
+def _code_digest(source: sources.Source) -> str | None:
+    """Of the Python files beside the checkpoint, which build the model where they are trusted."""
+    files = sorted(source.folder.glob("*.py"))
+    return engine.digest([(file.name, engine.file_digest(file)) for file in files]) if files else None
 
 
 def _parallel_fields(vllm_config, model_config) -> dict[str, object]:
@@ -92,7 +123,8 @@ def _backend_fields(vllm_config, model_config) -> dict[str, object]:
     kernel = getattr(vllm_config, "kernel_config", None)
     cache = vllm_config.cache_config
     return {
-        "attention_backend": _name(getattr(attention, "backend", None)) or os.environ.get("VLLM_ATTENTION_BACKEND", "auto"),
+        "attention_backend": _name(getattr(attention, "backend", None))
+        or os.environ.get("VLLM_ATTENTION_BACKEND", "auto"),
         "moe_backend": str(getattr(kernel, "moe_backend", "auto")),
         "linear_backend": str(getattr(kernel, "linear_backend", "auto")),
         # Only quantised models carry scales of the cache.
@@ -101,8 +133,11 @@ def _backend_fields(vllm_config, model_config) -> dict[str, object]:
 
 
 def _environment() -> str | None:
-    chosen = [f"{name}={value}" for name, value in sorted(os.environ.items())
-              if name.startswith("VLLM_") and "SAMPLER" not in name and any(word in name for word in _DECIDING)]
+    chosen = [
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("VLLM_") and "SAMPLER" not in name and any(word in name for word in _DECIDING)
+    ]
     return " ".join(chosen) or None
 
 
@@ -111,9 +146,9 @@ def _name(value: object) -> str | None:
 
 
 def _plain(value: object) -> object:
-    """Something that engine.build_key() can write down; a function goes by its name."""
+    """Something that engine.build_key() can write down."""
     if callable(value) and not isinstance(value, type):
-        return f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', '?')}"
+        return _function(value)
     if hasattr(value, "to_dict"):
         value = value.to_dict()
     if isinstance(value, Mapping):
@@ -121,3 +156,16 @@ def _plain(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def _function(value: object) -> object:
+    """vLLM's own go by their name, since its version is in the key, and by what they were made around. What a user's does
+    cannot be told: two programs may each have another one of the same name."""
+    name = f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', '?')}"
+    if not name.startswith("vllm."):
+        raise refuse.Refused(
+            f"ipc_cache: hf_overrides or a quantisation option is the function {name}, and what it does cannot be "
+            "compared; say it as a mapping"
+        )
+    around = [_plain(cell.cell_contents) for cell in getattr(value, "__closure__", None) or ()]
+    return [name, *around] if around else name

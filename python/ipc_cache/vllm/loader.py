@@ -9,10 +9,10 @@ import dataclasses
 import logging
 import weakref
 
-import ipc_cache
 import torch
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
+import ipc_cache
 from ipc_cache.vllm import accounting, attach, key, lookup, platform, publish, refuse, sources, startup
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import Report, done, failed, supervised
@@ -63,8 +63,10 @@ class IpcBrokerLoader(BaseModelLoader):
 
     def _only_private(self) -> None:
         if not self.options.private:
-            raise refuse.Refused("ipc_cache: weights cannot be reloaded in place while they are shared; restart the engine, which "
-                                 'attaches, or start it with --model-loader-extra-config \'{"private": true}\'')
+            raise refuse.Refused(
+                "ipc_cache: weights cannot be reloaded in place while they are shared; restart the engine, which "
+                "attaches, or start it with --model-loader-extra-config '{\"private\": true}'"
+            )
 
     def _load(self, vllm_config, model_config, prefix: str, report: Report) -> torch.nn.Module:
         refuse.check_config(vllm_config, self.options.private)
@@ -77,7 +79,9 @@ class IpcBrokerLoader(BaseModelLoader):
             weights = self._publish(decision, vllm_config, model_config, prefix, report)
         if weights is None:
             report.how = "loaded"
-            logger.warning("ipc_cache: %s %s is loaded ordinarily, not shared: %s", report.role, report.model, decision.miss)
+            logger.warning(
+                "ipc_cache: %s %s is loaded ordinarily, not shared: %s", report.role, report.model, decision.miss
+            )
             return publish.load(self.load_config, vllm_config, model_config, prefix, report)
         report.key_id, report.sources = weights.manifest.key_id, weights.manifest.source_state
         model = attach.build(vllm_config, model_config, prefix, weights, report)
@@ -126,8 +130,16 @@ class IpcBrokerLoader(BaseModelLoader):
                 return again.weights
             options = lookup.replacing(self.options, again.stale)
             try:
-                publish.publish(self.load_config, vllm_config, model_config, prefix, decision.fields, decision.source,
-                                options, report)
+                publish.publish(
+                    self.load_config,
+                    vllm_config,
+                    model_config,
+                    prefix,
+                    decision.fields,
+                    decision.source,
+                    options,
+                    report,
+                )
             except ipc_cache.Exists:
                 logger.info("ipc_cache: somebody else published %s meanwhile", decision.source.identity)
             except (ipc_cache.NoBroker, ipc_cache.NoMemory, ipc_cache.Refused) as error:

@@ -1,7 +1,8 @@
 """Finding the resident model with this rank's key.
 
-Nothing but an exact key attaches. What may differ, and only when the user allows it, is the path: with `verify: hash` a model
-that was published from another folder is taken if every file has the same content, and with `model: NAME` the named one is.
+Nothing but an exact key attaches. What may differ, and only when the user allows it, is the path: with `verify: hash` a
+model that was published from another folder is taken if every file has the same content, and with `model: NAME` the named
+one is.
 """
 
 import fcntl
@@ -18,7 +19,7 @@ import ipc_cache
 from ipc_cache import engine
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import count
-from ipc_cache.vllm.sources import Source
+from ipc_cache.vllm.sources import Source, weight_files
 
 logger = logging.getLogger("vllm.ipc_cache")
 
@@ -49,7 +50,14 @@ def find(fields: Mapping[str, str], source: Source, device: str, options: Option
     decision = Decision(fields, source, device)
     try:
         decision.weights = _attach(decision, replace(options, wait=0.0) if again else options)
-    except (ipc_cache.NotFound, ipc_cache.Mismatch, ipc_cache.Unknown, ipc_cache.Busy, ipc_cache.Timeout, ipc_cache.NoBroker) as miss:
+    except (
+        ipc_cache.NotFound,
+        ipc_cache.Mismatch,
+        ipc_cache.Unknown,
+        ipc_cache.Busy,
+        ipc_cache.Timeout,
+        ipc_cache.NoBroker,
+    ) as miss:
         if not again:
             count("miss", getattr(miss, "field", "") or type(miss).__name__)
         if options.on_miss == "fail":
@@ -65,9 +73,13 @@ def _advice(decision: Decision, miss: Exception, options: Options) -> str:
         return ". Start one with: python3 -m ipc_cache.daemon --model " + str(decision.source.folder)
     if options.verify == "stat" and not isinstance(miss, ipc_cache.Unknown):
         for other in _same_but_path(decision, options):
-            return (f". {other.name} ({other.key_id[:12]}) has this key but for its path {other.key['model']}; with "
-                    '{"verify": "hash"} in --model-loader-extra-config it is taken if every file has the same content')
-    return '. To load ordinarily instead, or to publish: {"on_miss": "load"} or {"on_miss": "publish"} in --model-loader-extra-config'
+            return (
+                f". {other.name} ({other.key_id[:12]}) has this key but for its path {other.key['model']}; with "
+                '{"verify": "hash"} in --model-loader-extra-config it is taken if every file has the same content'
+            )
+    return (
+        '. To load ordinarily instead, or to publish: --model-loader-extra-config with "on_miss": "load" or "publish"'
+    )
 
 
 def _attach(decision: Decision, options: Options):
@@ -82,7 +94,33 @@ def _attach(decision: Decision, options: Options):
 
 
 def _attach_once(decision: Decision, options: Options, wait: float):
-    common = dict(device=decision.device, wait=wait, sources=decision.source.folder, private=options.private, dir=options.dir)
+    weights = _attach_any(decision, options, wait)
+    if options.verify != "none":
+        try:
+            _check_files(decision.source, weights)
+        except BaseException:
+            weights.close()
+            raise
+    return weights
+
+
+def _check_files(source: Source, weights) -> None:
+    """The resident model's files were compared; one that came later, or that only this folder has, makes another model."""
+    made_of = {file.name for file in weights.manifest.sources}
+    more = sorted(file.name for file in weight_files(source.folder) if file.name not in made_of)
+    if more:
+        raise ipc_cache.Mismatch(
+            f"{source.folder} has {', '.join(more[:10])}, and the resident model was made without; publish it again",
+            field=more[0],
+            expected="present",
+            got="missing",
+        )
+
+
+def _attach_any(decision: Decision, options: Options, wait: float):
+    common = dict(
+        device=decision.device, wait=wait, sources=decision.source.folder, private=options.private, dir=options.dir
+    )
     if options.model is not None:
         return _attach_named(decision, options, common)
     try:
@@ -105,8 +143,12 @@ def _attach_named(decision: Decision, options: Options, common: dict):
     for name, value in weights.manifest.key.items():
         if name not in ("model", "device") and name not in wanted:
             weights.close()
-            raise ipc_cache.Mismatch(f"{options.model} differs; {name}: expected (none), got {value}", field=name,
-                                     expected="(none)", got=value)
+            raise ipc_cache.Mismatch(
+                f"{options.model} differs; {name}: expected (none), got {value}",
+                field=name,
+                expected="(none)",
+                got=value,
+            )
     return weights
 
 
@@ -126,20 +168,34 @@ def _same_but_path(decision: Decision, options: Options) -> list:
         models = ipc_cache.models(dir=options.dir)
     except ipc_cache.Error:
         return []
-    return [m for m in models if m.state == "ready" and m.key.keys() == wanted.keys()
-            and [name for name in wanted if m.key[name] != wanted[name]] == ["model"]]
+    return [
+        m
+        for m in models
+        if m.state == "ready"
+        and m.key.keys() == wanted.keys()
+        and [name for name in wanted if m.key[name] != wanted[name]] == ["model"]
+    ]
 
 
 def attach_own(decision: Decision, options: Options):
     """Right after publishing: the sources were compared then."""
-    return ipc_cache.attach(key=decision.fields, exact=True, device=decision.device, sources=decision.source.folder,
-                            verify="hash", private=options.private, dir=options.dir)
+    return ipc_cache.attach(
+        key=decision.fields,
+        exact=True,
+        device=decision.device,
+        sources=decision.source.folder,
+        verify="hash",
+        private=options.private,
+        dir=options.dir,
+    )
 
 
 @contextmanager
 def only_one(fields: Mapping[str, str]) -> Iterator[None]:
     """One process of this user at a time loads for a key; the others wait and find it published."""
-    path = os.path.join(tempfile.gettempdir(), f"ipc_cache_publish_{os.getuid()}_{engine.digest(dict(fields))[:32]}.lock")
+    path = os.path.join(
+        tempfile.gettempdir(), f"ipc_cache_publish_{os.getuid()}_{engine.digest(dict(fields))[:32]}.lock"
+    )
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         found = os.fstat(fd)

@@ -39,11 +39,15 @@ class Options:
         """From `LoadConfig.model_loader_extra_config`. Raises ValueError with the key's name and what may be there."""
         extra = {} if extra is None else extra
         if not isinstance(extra, dict):
-            raise ValueError(f"ipc_cache: --model-loader-extra-config must be a JSON object, not {type(extra).__name__}")
+            raise ValueError(
+                f"ipc_cache: --model-loader-extra-config must be a JSON object, not {type(extra).__name__}"
+            )
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(extra) - set(known))
         if unknown:
-            raise ValueError(f"ipc_cache: unknown key {unknown[0]!r} in --model-loader-extra-config; known: {', '.join(known)}")
+            raise ValueError(
+                f"ipc_cache: unknown key {unknown[0]!r} in --model-loader-extra-config; known: {', '.join(known)}"
+            )
         return cls(**{name: _CHECKS[name](name, value) for name, value in extra.items() if value is not None})
 
 

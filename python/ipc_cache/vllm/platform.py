@@ -55,8 +55,15 @@ def capability() -> str:
         found = current_platform.get_device_capability()
         name = getattr(current_platform, "device_name", "gpu")
         return f"{name} {found.as_version_str()}" if found is not None else str(name)
-    sets = [name for name, probe in (("avx512", "_is_avx512_supported"), ("avx512_bf16", "_is_avx512_bf16_supported"),
-                                     ("amx", "_is_amx_tile_supported")) if getattr(torch.cpu, probe, bool)()]
+    sets = [
+        name
+        for name, probe in (
+            ("avx512", "_is_avx512_supported"),
+            ("avx512_bf16", "_is_avx512_bf16_supported"),
+            ("amx", "_is_amx_tile_supported"),
+        )
+        if getattr(torch.cpu, probe, bool)()
+    ]
     return " ".join(["cpu", platform.machine(), *sets])
 
 
@@ -77,14 +84,19 @@ def _importers() -> list[tuple[object, object]]:
     """Every vLLM module that has the packing function under its name: some versions import it at the top of a module."""
     import vllm.model_executor.layers.utils  # noqa: F401 - its home
 
-    return [(module, module.__dict__[_PACKER]) for name, module in list(sys.modules.items())
-            if name.startswith("vllm.") and _PACKER in getattr(module, "__dict__", ())]
+    return [
+        (module, module.__dict__[_PACKER])
+        for name, module in list(sys.modules.items())
+        if name.startswith("vllm.") and _PACKER in getattr(module, "__dict__", ())
+    ]
 
 
 def _keep_weight(layer: torch.nn.Module, remove_weight: bool) -> None:
     """In the place of vLLM's function: the layer multiplies with the weight as it is."""
     if layer.weight.ndim == 3 and layer.weight.size(1) == 1:
-        raise UnsupportedLayer("ipc_cache: causal convolutions (Mamba and hybrid models) are repacked in place on the CPU and "
-                               "cannot be shared there; use --load-format auto")
+        raise UnsupportedLayer(
+            "ipc_cache: causal convolutions (Mamba and hybrid models) are repacked in place on the CPU and "
+            "cannot be shared there; use --load-format auto"
+        )
     if layer.weight.ndim == 2 or layer.weight.is_meta:
         layer.cpu_linear = torch.nn.functional.linear

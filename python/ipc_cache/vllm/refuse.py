@@ -25,16 +25,25 @@ def check_config(vllm_config, private: bool) -> None:
         return
     for setting, is_set, reason in _writers(vllm_config):
         if is_set:
-            raise Refused(f"ipc_cache: {setting} {reason}, and shared weights are read-only; start without it, or take a "
-                          'writable copy with --model-loader-extra-config \'{"private": true}\'')
+            raise Refused(
+                f"ipc_cache: {setting} {reason}, and shared weights are read-only; start without it, or take a "
+                "writable copy with --model-loader-extra-config '{\"private\": true}'"
+            )
 
 
 def _writers(config):
     parallel, model = config.parallel_config, config.model_config
     yield "--enable-eplb", getattr(parallel, "enable_eplb", False), "moves experts between ranks while serving"
-    yield "--enable-elastic-ep", getattr(parallel, "enable_elastic_ep", False), "moves experts between ranks while serving"
-    yield ("--weight-transfer-config", getattr(config, "weight_transfer_config", None) is not None,
-           "writes new weights into the running engine")
+    yield (
+        "--enable-elastic-ep",
+        getattr(parallel, "enable_elastic_ep", False),
+        "moves experts between ranks while serving",
+    )
+    yield (
+        "--weight-transfer-config",
+        getattr(config, "weight_transfer_config", None) is not None,
+        "writes new weights into the running engine",
+    )
     yield "--enable-sleep-mode", getattr(model, "enable_sleep_mode", False), "frees and rewrites the weights"
     yield "--cpu-offload-gb and --offload-backend", _offloads(config), "moves weights between devices"
     yield "online quantisation", _quantizes_online(config), "quantises the weights while loading them"
@@ -51,9 +60,11 @@ def _quantizes_online(config) -> bool:
     """A quantisation was asked for that the checkpoint does not have."""
     quantization = config.quant_config
     online = getattr(quantization, "online_quantization_config", None)
-    return (quantization is not None and getattr(config.model_config.hf_config, "quantization_config", None) is None
-            and getattr(config.model_config.hf_config, "compression_config", None) is None
-            or online is not None)
+    return (
+        quantization is not None
+        and getattr(config.model_config.hf_config, "quantization_config", None) is None
+        and getattr(config.model_config.hf_config, "compression_config", None) is None
+    ) or online is not None
 
 
 def has_rebuild_hook() -> bool:
@@ -68,8 +79,10 @@ def check_methods(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         method = getattr(module, "quant_method", None)
         if method is not None and not _rebuilds(method):
-            raise Refused(f"ipc_cache: layer {name or '<root>'}: {type(method).__name__} cannot be rebuilt around shared weights "
-                          f"{_where()}; use --load-format auto for this model")
+            raise Refused(
+                f"ipc_cache: layer {name or '<root>'}: {type(method).__name__} cannot be rebuilt around shared weights "
+                f"{_where()}; use --load-format auto for this model"
+            )
 
 
 def _where() -> str:

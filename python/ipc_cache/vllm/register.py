@@ -17,7 +17,7 @@ def register() -> None:
     """Registers `ipc_broker`, and `ipc_cache` where vLLM has no loader of that name (it has from 0.30)."""
     try:
         _register()
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:
         logger.warning("ipc_cache: the load format %s is not available: %s", FORMAT, error, exc_info=True)
 
 
@@ -47,7 +47,7 @@ def _taken_names() -> set[str]:
 def _loader_class() -> type:
     try:
         from ipc_cache.vllm.loader import IpcBrokerLoader
-    except Exception as error:  # noqa: BLE001 - kept for whoever selects the format
+    except Exception as error:
         logger.debug("ipc_cache: the loader cannot be imported", exc_info=True)
         return _broken_loader(error)
     return IpcBrokerLoader

@@ -42,9 +42,11 @@ class Report:
 
     def line(self) -> str:
         times = ", ".join(f"{name} {ms:.1f}" for name, ms in self.phases.items())
-        return (f"ipc_cache: {self.how} {self.role} {self.model}, rank {self.rank}, key {self.key_id or '-'}: {self.tensors} tensors, "
-                f"{self.shared} bytes shared, {self.private} private, sources {self.sources}; "
-                f"{sum(self.phases.values()):.1f} ms ({times})")
+        return (
+            f"ipc_cache: {self.how} {self.role} {self.model}, rank {self.rank}, key {self.key_id or '-'}: "
+            f"{self.tensors} tensors, {self.shared} bytes shared, {self.private} private, sources {self.sources}; "
+            f"{sum(self.phases.values()):.1f} ms ({times})"
+        )
 
 
 # What this process loaded, oldest first.
@@ -89,8 +91,11 @@ def count(event: str, field_name: str = "") -> None:
         from prometheus_client import Counter
 
         if not _counters:
-            for name, text in (("attached", "models attached"), ("published", "models published"),
-                               ("loaded", "models loaded ordinarily because none fitted")):
+            for name, text in (
+                ("attached", "models attached"),
+                ("published", "models published"),
+                ("loaded", "models loaded ordinarily because none fitted"),
+            ):
                 _counters[name] = Counter(f"ipc_cache_{name}", f"ipc_cache: {text}")
             _counters["miss"] = Counter("ipc_cache_miss", "ipc_cache: no resident model fitted, by field", ["field"])
         counter = _counters[event]

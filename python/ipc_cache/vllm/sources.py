@@ -31,10 +31,14 @@ def resolve(model: str, revision: str | None = None, download_dir: str | None = 
     """Finds the folder of a model that vLLM names `model`. Raises UnsupportedModel, or FileNotFoundError for an id that has
     not been downloaded yet."""
     if _REMOTE.match(model):
-        raise UnsupportedModel(f"ipc_cache: {model}: remote object stores are not supported; download the model into a "
-                               "folder, or use --load-format runai_streamer")
+        raise UnsupportedModel(
+            f"ipc_cache: {model}: remote object stores are not supported; download the model into a "
+            "folder, or use --load-format runai_streamer"
+        )
     if model.lower().endswith(".gguf") or ".gguf:" in model.lower():
-        raise UnsupportedModel(f"ipc_cache: {model}: GGUF is not supported; use the safetensors checkpoint, or --load-format auto")
+        raise UnsupportedModel(
+            f"ipc_cache: {model}: GGUF is not supported; use the safetensors checkpoint, or --load-format auto"
+        )
     path = Path(model)
     if not path.is_dir():
         path = _cached_snapshot(model, revision, download_dir)
@@ -68,4 +72,6 @@ def weight_files(folder: Path) -> list[Path]:
 
 def stamp(files: list[Path]) -> list[tuple]:
     """What tells that a file was changed or exchanged: compared before and after a load."""
-    return [(str(f), s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in ((f, f.stat()) for f in files)]
+    return [
+        (str(f), s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in ((f, f.stat()) for f in files)
+    ]

@@ -4,15 +4,15 @@ IPC_CACHE_GC_FREEZE=0: vLLM collects garbage several times while it starts, over
 start of seven seconds, four. What exists when our loader is registered, or made, lives as long as the process, so it is
 taken out of those rounds; and a model is built without a round in between.
 
-IPC_CACHE_PREFETCH=0: in every process Triton hashes its own files, half a gigabyte, before its first kernel. A thread does so
-while vLLM reads its configuration; an engine core that is forked has the answer then.
+IPC_CACHE_PREFETCH=0: in every process Triton hashes all of its own files before its first kernel. A thread does so while
+vLLM reads its configuration; an engine core that is forked has the answer then.
 """
 
 import gc
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 FREEZE = "IPC_CACHE_GC_FREEZE"
 PREFETCH = "IPC_CACHE_PREFETCH"
@@ -59,8 +59,7 @@ def prefetch() -> threading.Thread | None:
     return thread
 
 
-def _quietly(function) -> None:
-    try:
+def _quietly(function: Callable[[], object]) -> None:
+    # What fails here Triton meets again, and says so where it matters.
+    with suppress(Exception):
         function()
-    except Exception:  # noqa: BLE001 - Triton will meet it again, and say so where it matters
-        pass
