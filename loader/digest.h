@@ -35,10 +35,9 @@ struct digest {
 	uint32_t segment_count;
 	struct digest_segment *segments;
 	uint32_t extent_count;
-	struct seam
-		*seams; /* seams[e]: in which extent e begins; its block's state is BLOCK_SHARED where there is one */
+	struct seam *seams; /* seams[e]: in which extent e begins; the block of one that exists is BLOCK_SHARED */
+	uint32_t *ends;	    /* ends[e]: the number of the seam in which extent e ends; 0: none */
 	atomic_uint_fast64_t held; /* bytes that seams hold */
-	uint32_t *ends;		   /* ends[e]: the number of the seam in which extent e ends; 0: none */
 };
 
 /* Finds the blocks that extents share. Release with digest_fini. 0 or -ENOMEM. */

@@ -29,6 +29,8 @@ SOURCES = [
     "manifest",
     "loader",
     "broker",
+    "bpf/bpf.mk",
+    "bpf/probes.h",
     "tools/*.[ch]",
     "tools/install.mk",
     "tests/*.mk",
@@ -36,8 +38,8 @@ SOURCES = [
 
 
 def make(build: Path) -> None:
-    """All C parts, into `build`."""
-    command = ["make", f"-j{os.cpu_count() or 1}", f"BUILD={build}", "all"]
+    """The C parts that the package has, into `build`."""
+    command = ["make", f"-j{os.cpu_count() or 1}", f"BUILD={build}", "BPF=0", "all"]
     try:
         subprocess.run(command, cwd=ROOT, check=True)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -31,6 +31,7 @@ static bool add(struct lat_files *files, const char *path, const char *name)
 
 int files_add(struct lat_files *files, const char *path, struct lat_error *err)
 {
+	errno = 0;
 	if (add(files, path, path))
 		return LAT_OK;
 	return lat_fail(err, LAT_NOT_FOUND, "--file %s: %s", lat_shown(path),

@@ -54,9 +54,10 @@ bool process_is_gone(uint32_t pid)
 	return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
 }
 
+/* NULL: the process connects in several threads at once, and none of them is named. */
 static bool attach_is_over(const void *value)
 {
-	return process_is_gone(((const struct attach *)value)->pid);
+	return value == NULL || process_is_gone(((const struct attach *)value)->pid);
 }
 
 static bool connection_is_over(const void *value)

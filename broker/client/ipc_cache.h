@@ -18,9 +18,10 @@
  * Devices: segments live on the host or on a GPU, named by its UUID ("GPU-5a1f2b3c-..."). A GPU's driver is looked for when
  * a GPU is used, and stays loaded; its primary context is used, and the calling thread's current context is left alone.
  *
- * Threads: there is no global state but a loaded GPU driver and, if asked for, ipcc_faults(). A client may be used by several threads, one request at a time (calls wait for each
- * other); ipcc_cancel() may be called at any moment. A model is read-only after ipcc_map() and may be read by any number
- * of threads. Freeing an object while another thread uses it is the caller's error.
+ * Threads: there is no global state but a loaded GPU driver and, if asked for, ipcc_faults(). A client may be used by several
+ * threads, one request at a time (calls wait for each other); ipcc_cancel() may be called at any moment. A model is read-only
+ * after ipcc_map() and may be read by any number of threads. Freeing an object while another thread uses it is the caller's
+ * error.
  *
  * Fork: the connection, and with it the lease, is shared with a forked child until both have closed it. A child must not
  * talk on it; host mappings stay valid in both. GPU drivers do not survive a fork.
@@ -301,8 +302,8 @@ struct ipcc_publish_options {
 struct ipcc_publish;
 
 /* Claims the key with the broker, then creates the segments, mapped writable at ipcc_publish_address(); they hold zeros
- * (unless `overwritten`), and their memory is allocated as they are filled. The connection is
- * the claim: when it ends before the commit, nothing is left. One publication per client at a time.
+ * (unless `overwritten`), and their memory is allocated as they are filled. The connection is the claim: when it ends before
+ * the commit, nothing is left. One publication per client at a time.
  * IPCC_EXISTS, IPCC_BUSY (names the other publisher), IPCC_NO_MEMORY (before anything is allocated), IPCC_REFUSED. */
 int ipcc_publish_begin(struct ipcc_client *client, const struct ipcc_publish_options *options,
 		       struct ipcc_publish **publish, struct ipcc_error *err);
@@ -313,8 +314,7 @@ int ipcc_publish_create(struct ipcc_publish *publish, uint32_t segment, struct i
 /* On a GPU that address is the GPU's. NULL: not created yet. */
 void *ipcc_publish_address(const struct ipcc_publish *publish, uint32_t segment);
 /* Fills all segments from an attached model of as many that are no larger, and takes over their hashes where the sizes are
- * equal: from GPU to GPU directly where
- * they reach each other, else through host memory. The model need not be mapped. */
+ * equal: from GPU to GPU directly where they reach each other, else through host memory. The model need not be mapped. */
 int ipcc_publish_copy(struct ipcc_publish *publish, struct ipcc_model *model, struct ipcc_error *err);
 
 /* Copies `bytes` bytes to `offset` of a segment; on host memory nearly twice as fast as through the mapping, since fresh
@@ -361,7 +361,7 @@ enum ipcc_phase {
 	IPCC_PHASE_CLAIM,  /* the broker's answer to the claim */
 	IPCC_PHASE_OPEN,   /* setting up the GPU's context */
 	IPCC_PHASE_CREATE, /* the segments, cleared unless `overwritten` */
-	IPCC_PHASE_MAP, /* ipcc_publish_copy(): mapping the model's segments where they are copied to, and unmapping */
+	IPCC_PHASE_MAP,	   /* ipcc_publish_copy(): mapping the segments of the model, and unmapping them */
 	IPCC_PHASE_BYTES,  /* ipcc_publish_copy(): the bytes */
 	IPCC_PHASE_SEAL,   /* hashing what was not hashed, unmapping, sealing */
 	IPCC_PHASE_COMMIT, /* handing segments and manifest over */

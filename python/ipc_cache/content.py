@@ -7,11 +7,13 @@ nor numpy is imported: what is passed in belongs to one that is imported already
 from __future__ import annotations
 
 import ctypes as c
+import functools
 import sys
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from . import dtypes, errors
+from .client import device_name
 
 MAX_RANK = 8
 # What is brought from a GPU to the host in one piece.
@@ -72,7 +74,8 @@ class _Gpu(Content):
 
         if end == begin:
             return
-        if device != "host":
+        # Over another GPU's memory torch would make a copy, and fill that: such bytes go through the host.
+        if _name_of(str(self.holder.device)) == device:
             to = torch.as_tensor(_GpuMemory(sink.address(segment) + offset, end - begin), device=self.holder.device)
             to.copy_(self.holder[begin:end])
             torch.cuda.synchronize(self.holder.device)
@@ -80,6 +83,15 @@ class _Gpu(Content):
         for at in range(begin, end, PIECE_BYTES):
             piece = self.holder[at : min(at + PIECE_BYTES, end)].cpu()
             sink.write(segment, offset + at - begin, piece.data_ptr(), piece.numel())
+
+
+@functools.cache
+def _name_of(torch_device: str) -> str:
+    """What the library calls it; "" where torch has a name of its own for it."""
+    try:
+        return device_name(torch_device)
+    except errors.NotFound:
+        return ""
 
 
 class _GpuMemory:

@@ -1,11 +1,14 @@
 """publish() of torch tensors and numpy arrays: strides, sharing and ties come back as they were."""
 
+import ctypes
+
 import numpy
 import pytest
 import torch
 from torch import nn
 
 import ipc_cache
+from ipc_cache import content
 
 from same import assert_same, bits
 from test_checkpoints import every_type
@@ -120,3 +123,19 @@ def test_consuming_frees_as_it_goes(broker):
     with published(tensors, consume=True) as weights:
         assert tensors == {} and gone == [f"t{i}" for i in range(5)]
         assert all(weights[f"t{i}"][0] == i for i in range(5))
+
+
+def test_bytes_for_another_gpu_go_through_the_host():
+    """torch would fill a copy of that memory. Where the tensor is makes no difference to the way: here it is the host."""
+    made, written = torch.arange(100, dtype=torch.uint8), {}
+
+    class Sink:
+        def write(self, segment, offset, address, nbytes):
+            written[segment, offset] = ctypes.string_at(address, nbytes)
+
+        def address(self, segment):
+            raise AssertionError("the other GPU's memory was asked for")
+
+    gpu = content._Gpu(0, (100,), (1,), "memory", 0, 100, made)
+    gpu.copy_to(Sink(), 2, 512, 10, 90, "GPU-fa4e0c0d-0001-4000-8000-000000000002")
+    assert written == {(2, 512): bytes(range(10, 90))}
