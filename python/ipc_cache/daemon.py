@@ -109,7 +109,8 @@ def _ensure_broker(directory: str | None) -> subprocess.Popen[bytes] | None:
 
 
 def _publish(options: argparse.Namespace, passed_on: list[str]) -> list[str]:
-    """Runs the publisher and prints READY! for each rank as its model is there; the ids of the keys."""
+    """Runs the publisher and prints READY! for each rank as its model is there; the ids of the keys that were published:
+    what was resident before is not ours to free."""
     extra = {"on_miss": "publish", "replace": options.replace, "dir": options.dir, "name": options.name}
     arguments = [
         "--model",
@@ -129,29 +130,32 @@ def _publish(options: argparse.Namespace, passed_on: list[str]) -> list[str]:
             env={**os.environ, "IPC_CACHE_REPORT": folder},
         )
         resident: dict[str, str] = {}
+        published: list[str] = []
         try:
             while publisher.poll() is None:
-                _announce(folder, resident)
+                _announce(folder, resident, published)
                 time.sleep(_POLL)
-            _announce(folder, resident)
+            _announce(folder, resident, published)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(publisher.pid, signal.SIGKILL)
             publisher.wait()
         if publisher.returncode or sum(name.startswith("target-") for name in resident) < options.tp:
-            _free(options.dir, list(resident.values()))
+            _free(options.dir, published)
             raise Failed(_failure(folder, publisher.returncode))
-    return list(resident.values())
+    return published
 
 
 def _reports(folder: str) -> list[tuple[str, dict[str, Any]]]:
     return [(path.stem, json.loads(path.read_text())) for path in sorted(Path(folder).glob("*.json"))]
 
 
-def _announce(folder: str, resident: dict[str, str]) -> None:
+def _announce(folder: str, resident: dict[str, str], published: list[str]) -> None:
     for name, report in _reports(folder):
         if name not in resident and not report["error"] and report["key_id"]:
             resident[name] = report["key_id"]
+            if report["how"] == "published":
+                published.append(report["key_id"])
             print(
                 f"READY! {report['role']} rank {report['rank']}: {report['model']}, key {report['key_id']}, "
                 f"{report['tensors']} tensors, {report['shared']} bytes, {report['how']}",

@@ -169,7 +169,8 @@ class Weights(Mapping[str, "torch.Tensor"]):
     @property
     def lease(self) -> str:
         """ "held"; "evicted": the broker dropped the model by force, the tensors stay valid, let go of them soon;
-        "ended": detached, or the broker is gone, the tensors stay valid."""
+        "ended": detached, or the broker is gone, the tensors stay valid. ("lost" is for kept
+        models, which attach() refuses.)"""
         if not self._end.alive or self._connection.inherited:
             return "ended" if not self._end.alive else "held"
         with self._connection.lock:

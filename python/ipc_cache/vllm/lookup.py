@@ -193,10 +193,14 @@ def attach_own(decision: Decision, options: Options):
 @contextmanager
 def only_one(fields: Mapping[str, str]) -> Iterator[None]:
     """One process of this user at a time loads for a key; the others wait and find it published."""
-    path = os.path.join(
-        tempfile.gettempdir(), f"ipc_cache_publish_{os.getuid()}_{engine.digest(dict(fields))[:32]}.lock"
-    )
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    # Nobody else can take the name in the user's own folder; where there is none, taking it is told.
+    folder = os.environ.get("XDG_RUNTIME_DIR", "")
+    folder = folder if os.path.isdir(folder) and os.access(folder, os.W_OK) else tempfile.gettempdir()
+    path = os.path.join(folder, f"ipc_cache_publish_{os.getuid()}_{engine.digest(dict(fields))[:32]}.lock")
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as reason:
+        raise NoWeights(f"ipc_cache: {path} cannot be locked ({reason}); remove it, or set TMPDIR") from reason
     try:
         found = os.fstat(fd)
         if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
