@@ -15,6 +15,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 import harness
+
+sys.path.insert(0, str(harness.ROOT / "python"))
+
 import models
 
 SETTLED = 2.2  # seconds after which a file's times tell it from a later write
@@ -36,7 +39,6 @@ def variables(folder):
     cache = os.environ.get("ENGINES_CACHE", folder / "cache")
     made = harness.environment(harness.plugin_folder(folder / "plugins"), cache, IPC_CACHE_DIR=str(folder / "broker"))
     os.environ.update({k: made[k] for k in ("IPC_CACHE_LIBRARY", "IPC_CACHE_DIR")})
-    sys.path.insert(0, str(harness.ROOT / "python"))
     return made
 
 

@@ -95,7 +95,9 @@ def test_cancelling_from_another_thread(broker):
 
 def test_an_interrupt_ends_a_wait(broker):
     code = """
+        import signal
         import ipc_cache
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
         print("waiting", flush=True)
         try:
             ipc_cache.attach("nothing", wait=float("inf"))
