@@ -134,15 +134,10 @@ def _exported(load_config, vllm_config, model_config, prefix: str, report: Repor
 
 def _let_go(model: torch.nn.Module) -> None:
     """The weights are the export's alone, whoever still refers to the model, its modules (vLLM's records for reloading do)
-    or their parameters: each is freed as it is published."""
+    or their parameters: each is freed as it is published. Buffers stay: vLLM shares rotary modules among models."""
     with torch._C.DisableTorchFunctionSubclass():
         for parameter in model.parameters():
             parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
-    for module in model.modules():
-        module._buffers.clear()
-        for name, value in list(module.__dict__.items()):
-            if isinstance(value, (torch.Tensor, list, tuple)):
-                del module.__dict__[name]
 
 
 def _is_scratch(name: str, tensor: torch.Tensor, owner: torch.nn.Module) -> bool:
