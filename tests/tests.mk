@@ -84,7 +84,9 @@ $(VENV)/ready: tests/requirements.txt
 	$(Q)touch $@
 
 .PHONY: test test-unit test-system test-bpf
-test: test-abi test-unit test-system test-bpf
+# Tracing last and alone: it sees what else goes on.
+test: test-abi test-unit test-system
+	$(Q)$(MAKE) --no-print-directory test-bpf
 
 test-unit: $(BUILD)/tests/unit
 	$(call say,TEST,unit)

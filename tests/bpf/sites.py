@@ -24,7 +24,7 @@ def probes(path):
 def instructions(path):
     text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", path], check=True, capture_output=True, text=True).stdout
     return [(int(address, 16), operation, operands) for address, operation, operands in
-            re.findall(r"^\s+([0-9a-f]+):\s+(\S+)\s*(.*)$", text, re.M)]
+            re.findall(r"^\s+([0-9a-f]+):\s+(\S+)[ \t]*(.*)$", text, re.M)]
 
 
 def semaphore_loads(path):
