@@ -98,6 +98,7 @@ static int open_indexed(struct checkpoint *cp, struct ipcc_error *err)
 	if (r != 0)
 		return r;
 	cp->indexed = true;
+	cp->index = index.source;
 	cp->files = calloc(index.shard_count, sizeof(*cp->files));
 	if (cp->files == NULL)
 		r = no_memory(cp, err);
@@ -248,21 +249,33 @@ int checkpoint_open(struct checkpoint *cp, const char *path, struct ipcc_error *
 	return 0;
 }
 
-int checkpoint_open_file(const struct checkpoint *cp, uint32_t i, int *fd, struct ipcc_error *err)
+static int open_again(const struct checkpoint *cp, const char *name, const char *path, const struct source *then, int *fd,
+		      struct ipcc_error *err)
 {
-	const struct checkpoint_file *file = &cp->files[i];
 	cleanup_fd int opened = -1;
 	struct source now;
 
-	int r = source_open(cp->dirfd, file_place(cp, file->name), file->header.path, &opened, &now, err);
+	int r = source_open(cp->dirfd, name, path, &opened, &now, err);
 	if (r != 0)
 		return r;
-	const char *difference = source_difference(&file->header.source, &now);
+	const char *difference = source_difference(then, &now);
 	if (difference != NULL)
-		return fail(err, IPCC_INVALID, "%s: changed while being read: its %s is not what it was",
-			    shown(file->header.path), difference);
+		return fail(err, IPCC_INVALID, "%s: changed while being read: its %s is not what it was", shown(path),
+			    difference);
 	*fd = fd_take(&opened);
 	return 0;
+}
+
+int checkpoint_open_file(const struct checkpoint *cp, uint32_t i, int *fd, struct ipcc_error *err)
+{
+	const struct checkpoint_file *file = &cp->files[i];
+	return open_again(cp, file_place(cp, file->name), file->header.path, &file->header.source, fd, err);
+}
+
+int checkpoint_open_index(const struct checkpoint *cp, int *fd, struct ipcc_error *err)
+{
+	cleanup_free char *path = path_below(cp, CHECKPOINT_INDEX);
+	return path == NULL ? no_memory(cp, err) : open_again(cp, CHECKPOINT_INDEX, path, &cp->index, fd, err);
 }
 
 const struct safetensors_tensor *checkpoint_tensor(const struct checkpoint *cp, uint32_t number)

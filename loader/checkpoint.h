@@ -30,6 +30,7 @@ struct checkpoint {
 	char *root;   /* absolute, without symbolic links: the folder or the file that was given */
 	bool folder;  /* root is a folder */
 	bool indexed; /* read through an index */
+	struct source index; /* that index, if indexed */
 	int dirfd;    /* the folder, or AT_FDCWD (not owned) */
 	uint32_t file_count;
 	struct checkpoint_file *files; /* by name */
@@ -51,6 +52,9 @@ void checkpoint_fini(struct checkpoint *cp);
 /* Opens file `i` again and checks that it is still what was parsed. *fd is the caller's. IPCC_INVALID: it changed.
  * Thread-safe. */
 int checkpoint_open_file(const struct checkpoint *cp, uint32_t i, int *fd, struct ipcc_error *err);
+
+/* The same of the index of a checkpoint that has one. */
+int checkpoint_open_index(const struct checkpoint *cp, int *fd, struct ipcc_error *err);
 
 /* The tensor of that number (0 .. tensor_count - 1), counted over all files. */
 const struct safetensors_tensor *checkpoint_tensor(const struct checkpoint *cp, uint32_t number);

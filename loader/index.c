@@ -33,31 +33,30 @@ static int no_memory(const struct index *index, struct ipcc_error *err)
 	return fail(err, IPCC_NO_MEMORY, "%s: no memory", shown(index->path));
 }
 
-static int read_text(const struct index *index, int dirfd, const char *name, char **text, uint64_t *bytes,
+static int read_text(struct index *index, int dirfd, const char *name, char **text, uint64_t *bytes,
 		     struct ipcc_error *err)
 {
-	struct source source;
 	cleanup_fd int fd = -1;
 
-	int r = source_open(dirfd, name, index->path, &fd, &source, err);
+	int r = source_open(dirfd, name, index->path, &fd, &index->source, err);
 	if (r != 0)
 		return r;
-	if (source.bytes > CHECKPOINT_MAX_INDEX_BYTES)
+	if (index->source.bytes > CHECKPOINT_MAX_INDEX_BYTES)
 		return fail(err, IPCC_REFUSED, "%s: %" PRIu64 " bytes; an index of more than %" PRIu64 " is not read",
-			    shown(index->path), source.bytes, CHECKPOINT_MAX_INDEX_BYTES);
-	cleanup_free char *buffer = malloc(source.bytes + 1);
+			    shown(index->path), index->source.bytes, CHECKPOINT_MAX_INDEX_BYTES);
+	cleanup_free char *buffer = malloc(index->source.bytes + 1);
 	if (buffer == NULL)
 		return fail(err, IPCC_NO_MEMORY, "%s: no memory for %" PRIu64 " bytes", shown(index->path),
-			    source.bytes);
-	r = fd_read_exact(fd, buffer, source.bytes, 0);
+			    index->source.bytes);
+	r = fd_read_exact(fd, buffer, index->source.bytes, 0);
 	if (r == -ENODATA)
 		return fail(err, IPCC_INVALID, "%s: changed while being read: it is shorter now", shown(index->path));
 	if (r < 0)
 		return fail_errno(err, -r, "%s: reading %" PRIu64 " bytes at offset 0", shown(index->path),
-				  source.bytes);
+				  index->source.bytes);
 	*text = buffer;
 	buffer = NULL;
-	*bytes = source.bytes;
+	*bytes = index->source.bytes;
 	return 0;
 }
 

@@ -20,6 +20,7 @@ struct index_tensor {
 /* Belongs to one thread. */
 struct index {
 	char *path;
+	struct source source; /* the file that was read */
 	uint32_t shard_count;
 	const char **shards; /* sorted; the strings belong to shard_names */
 	struct names shard_names;

@@ -154,6 +154,13 @@ static inline uint64_t manifest_settled_ns(uint64_t mtime_ns, uint64_t ctime_ns)
 	return mtime_ns + MANIFEST_RACY_NS > ctime_ns + racy ? mtime_ns + MANIFEST_RACY_NS : ctime_ns + racy;
 }
 
+/* How long after `stat_ns` that will be. 0: the times prove it already, or lie in the future and never will. */
+static inline uint64_t manifest_unsettled_ns(uint64_t mtime_ns, uint64_t ctime_ns, uint64_t stat_ns)
+{
+	uint64_t settled = manifest_settled_ns(mtime_ns, ctime_ns);
+	return mtime_ns > stat_ns || ctime_ns > stat_ns || settled <= stat_ns ? 0 : settled - stat_ns;
+}
+
 struct manifest_source {
 	struct manifest_string name; /* relative to the model's folder, or the file's name */
 	le64 device;

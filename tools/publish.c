@@ -47,53 +47,50 @@ static int publish_tensors(struct ipcc_publish *publish, const struct checkpoint
 	return IPCC_OK;
 }
 
+/* hash: NULL when the content was not hashed. */
+static int publish_source(struct ipcc_publish *publish, const char *name, const struct source *from,
+			  const struct hash128 *hash, struct ipcc_error *err)
+{
+	struct ipcc_source s = {.name = name,
+				.device = from->device,
+				.inode = from->inode,
+				.bytes = from->bytes,
+				.mtime_ns = from->mtime_ns,
+				.ctime_ns = from->ctime_ns,
+				.stat_ns = from->stat_ns,
+				.hashed = hash != NULL};
+	if (hash != NULL)
+		memcpy(s.hash, hash->bytes, sizeof(s.hash));
+	return ipcc_publish_source(publish, &s, err);
+}
+
 static int publish_sources(struct ipcc_publish *publish, const struct checkpoint *cp, const struct fill_result *filled,
 			   struct ipcc_error *err)
 {
-	for (uint32_t i = 0; i < cp->file_count; i++) {
-		const struct source *from = &cp->files[i].header.source;
-		if (!filled->file_read[i])
-			continue;
-		struct ipcc_source s = {.name = cp->files[i].name,
-					.device = from->device,
-					.inode = from->inode,
-					.bytes = from->bytes,
-					.mtime_ns = from->mtime_ns,
-					.ctime_ns = from->ctime_ns,
-					.stat_ns = from->stat_ns,
-					.hashed = filled->file_hashed[i]};
-		memcpy(s.hash, filled->files[i].bytes, sizeof(s.hash));
-		int rc = ipcc_publish_source(publish, &s, err);
-		if (rc != IPCC_OK)
-			return rc;
+	int rc = IPCC_OK;
+	for (uint32_t i = 0; i < cp->file_count && rc == IPCC_OK; i++) {
+		const struct checkpoint_file *file = &cp->files[i];
+		const struct hash128 *hash = filled->file_hashed[i] ? &filled->files[i] : NULL;
+		if (filled->file_read[i])
+			rc = publish_source(publish, file->name, &file->header.source, hash, err);
 	}
-	return IPCC_OK;
+	return rc;
 }
 
 /* Which files a sharded model consists of is what its index says. */
 static int publish_index(struct ipcc_publish *publish, const struct checkpoint *cp, struct ipcc_error *err)
 {
 	cleanup_fd int fd = -1;
-	struct source from;
 	struct hash128 hash;
 	if (!cp->indexed)
 		return IPCC_OK;
-	int rc = source_open(cp->dirfd, CHECKPOINT_INDEX, CHECKPOINT_INDEX, &fd, &from, err);
+	int rc = checkpoint_open_index(cp, &fd, err);
 	if (rc != IPCC_OK)
 		return rc;
-	int failed = hash_file(fd, from.bytes, 1, NULL, &hash);
+	int failed = hash_file(fd, cp->index.bytes, 1, NULL, &hash);
 	if (failed < 0)
 		return fail_errno(err, -failed, "cannot read %s", CHECKPOINT_INDEX);
-	struct ipcc_source s = {.name = CHECKPOINT_INDEX,
-				.device = from.device,
-				.inode = from.inode,
-				.bytes = from.bytes,
-				.mtime_ns = from.mtime_ns,
-				.ctime_ns = from.ctime_ns,
-				.stat_ns = from.stat_ns,
-				.hashed = 1};
-	memcpy(s.hash, hash.bytes, sizeof(s.hash));
-	return ipcc_publish_source(publish, &s, err);
+	return publish_source(publish, CHECKPOINT_INDEX, &cp->index, &hash, err);
 }
 
 /* The files' __metadata__ as one attribute: {"FILE": {"name": "value"}}, without files that have none. */

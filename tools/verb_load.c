@@ -164,13 +164,12 @@ static const struct argp argp = {
  * the future and never will. */
 static uint64_t unsettled_ns(const struct checkpoint *cp)
 {
-	uint64_t longest = 0;
+	const struct source *index = &cp->index;
+	uint64_t longest = cp->indexed ? manifest_unsettled_ns(index->mtime_ns, index->ctime_ns, index->stat_ns) : 0;
 	for (uint32_t i = 0; i < cp->file_count; i++) {
 		const struct source *source = &cp->files[i].header.source;
-		uint64_t settled = manifest_settled_ns(source->mtime_ns, source->ctime_ns);
-		if (source->mtime_ns <= source->stat_ns && source->ctime_ns <= source->stat_ns &&
-		    settled > source->stat_ns)
-			longest = settled - source->stat_ns > longest ? settled - source->stat_ns : longest;
+		uint64_t wait_ns = manifest_unsettled_ns(source->mtime_ns, source->ctime_ns, source->stat_ns);
+		longest = wait_ns > longest ? wait_ns : longest;
 	}
 	return longest;
 }

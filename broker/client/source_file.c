@@ -55,15 +55,6 @@ static int hash_content(int fd, const char *path, struct ipcc_source *source, st
 	return IPCC_OK;
 }
 
-/* Times in the future never prove anything: waiting does not help. */
-static uint64_t unsettled_ns(const struct ipcc_source *source)
-{
-	uint64_t settled = manifest_settled_ns(source->mtime_ns, source->ctime_ns);
-	if (source->mtime_ns > source->stat_ns || source->ctime_ns > source->stat_ns || settled <= source->stat_ns)
-		return 0;
-	return settled - source->stat_ns;
-}
-
 EXPORT int ipcc_source_file(const char *path, bool hash, struct ipcc_source *source, uint64_t *unsettled,
 			    struct ipcc_error *err)
 {
@@ -81,6 +72,6 @@ EXPORT int ipcc_source_file(const char *path, bool hash, struct ipcc_source *sou
 	const char *slash = strrchr(path, '/');
 	found.name = slash == NULL ? path : slash + 1;
 	*source = found;
-	*unsettled = unsettled_ns(&found);
+	*unsettled = manifest_unsettled_ns(found.mtime_ns, found.ctime_ns, found.stat_ns);
 	return IPCC_OK;
 }

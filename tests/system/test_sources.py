@@ -1,4 +1,5 @@
 """Are the caller's files those that the model was made of?"""
+import json
 import os
 import shutil
 import signal
@@ -99,6 +100,14 @@ def test_a_file_written_just_before_the_load_is_known_again(broker, cli, folder)
     assert attach(cli, model, expect=0).json["sources"] == "same"
 
 
+def test_an_index_written_just_before_the_load_is_known_again(broker, cli, folder):
+    broker.leaves_models = True
+    models.write_sharded(folder / "fresh", shards=2)
+    os.utime(folder / "fresh" / "model.safetensors.index.json")
+    cli("load", folder / "fresh", expect=0)
+    assert attach(cli, folder / "fresh", expect=0).json["sources"] == "same"
+
+
 @pytest.mark.parametrize("seconds, sources", [(0.001, None), (3, "same")])
 def test_times_taken_too_soon_after_the_last_write_prove_nothing(broker, client, cli, folder, seconds, sources):
     """A write in the same tick of a coarse clock would have left them as they are."""
@@ -193,6 +202,21 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_not_published(broker, cli
         load.send_signal(signal.SIGCONT)
         failed = finish(load)
     assert failed.status == 5 and "model.safetensors" in failed.err, failed
+    assert broker.becomes_empty()
+
+
+def test_an_index_that_changes_while_its_model_is_loaded_is_not_published(broker, cli, folder):
+    os.mkdir(folder / "model")
+    models.write_sparse(folder / "model" / "one.safetensors", 64 << 20)
+    index = folder / "model" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"big": "one.safetensors"}}))
+    models.age(index)
+    with cli.running("load", folder / "model") as load:
+        assert stopped_while_loading(broker, load), "the load was over before it could be stopped"
+        index.write_text(json.dumps({"weight_map": {"big": "two.safetensors"}}))
+        load.send_signal(signal.SIGCONT)
+        failed = finish(load)
+    assert failed.status == 5 and "index.json: changed while being read" in failed.err, failed
     assert broker.becomes_empty()
 
 
