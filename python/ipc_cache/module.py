@@ -7,6 +7,7 @@ identity, so tied parameters stay tied.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,32 +17,33 @@ from . import errors
 from .client import StrPath
 from .engine.bind import exchange
 from .engine.check import check_no_meta
+from .engine.structure import join, modules
 from .weights import Weights, attach
 
 MAX_NAMES = 20  # in a message
 
 
-def _objects(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers by all their names."""
-    found: dict[str, torch.Tensor] = {}
-    for path, part in module.named_modules(remove_duplicate=False):
-        begin = f"{path}." if path else ""
-        own = {
-            **part._parameters,
-            **{n: b for n, b in part._buffers.items() if n not in part._non_persistent_buffers_set},
-        }
-        found.update({begin + name: tensor for name, tensor in own.items() if tensor is not None})
-    return found
+@dataclass
+class _Targets:
+    """A module's tensors by all their names."""
 
+    objects: dict[str, torch.Tensor]  # parameters and persistent buffers
+    computed: dict[str, torch.Tensor]  # buffers that are not part of a checkpoint; older ones have some all the same
+    buffers: set[int]  # ids
 
-def _computed(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Buffers that are not part of a checkpoint; older checkpoints have some of them all the same."""
-    return {
-        f"{path}.{name}" if path else name: buffer
-        for path, part in module.named_modules(remove_duplicate=False)
-        for name in part._non_persistent_buffers_set
-        if (buffer := part._buffers.get(name)) is not None
-    }
+    @classmethod
+    def of(cls, module: nn.Module) -> _Targets:
+        out = cls({}, {}, set())
+        for path, part in modules(module):
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    out.objects[join(path, name)] = parameter
+            for name, buffer in part._buffers.items():
+                if buffer is not None:
+                    to = out.computed if name in part._non_persistent_buffers_set else out.objects
+                    to[join(path, name)] = buffer
+                    out.buffers.add(id(buffer))
+        return out
 
 
 def _shown(names: list[str]) -> str:
@@ -49,11 +51,14 @@ def _shown(names: list[str]) -> str:
     return ", ".join(names[:MAX_NAMES]) + more
 
 
-def _match(module: nn.Module, names: dict[str, str], weights: Weights, strict: bool) -> dict[str, torch.Tensor]:
+def _match(
+    kind: str, targets: _Targets, names: dict[str, str], weights: Weights, strict: bool
+) -> dict[str, torch.Tensor]:
     """The module's tensors to bind, by the names of the weights. names: of the module by those of the weights."""
-    objects, computed = _objects(module), _computed(module)
-    objects.update((name, buffer) for name, buffer in computed.items() if buffer.is_meta and name in names.values())
-    kind = type(module).__name__
+    computed = targets.computed
+    own_names = set(names.values())
+    late = {name: buffer for name, buffer in computed.items() if buffer.is_meta and name in own_names}
+    objects = {**targets.objects, **late}
     unexpected = sorted(name for name, own in names.items() if own not in objects and own not in computed)
     bound = {id(objects[own]) for own in names.values() if own in objects}
     missing = sorted(name for name, tensor in objects.items() if id(tensor) not in bound and tensor.is_meta)
@@ -66,11 +71,11 @@ def _match(module: nn.Module, names: dict[str, str], weights: Weights, strict: b
         )  # fmt: skip
     found = {name: objects[own] for name, own in names.items() if own in objects}
     for name, tensor in found.items():
-        if tuple(weights[name].shape) != tuple(tensor.shape):
+        shape = weights[name].shape
+        if shape != tensor.shape:
             raise errors.Mismatch(
-                f"{name} of {weights.manifest.name} has shape {tuple(weights[name].shape)}, the module needs "
-                f"{tuple(tensor.shape)}: another model, or another configuration", 0, name,
-                str(tuple(tensor.shape)), str(tuple(weights[name].shape)),
+                f"{name} of {weights.manifest.name} has shape {tuple(shape)}, the module needs {tuple(tensor.shape)}: "
+                f"another model, or another configuration", 0, name, str(tuple(tensor.shape)), str(tuple(shape)),
             )  # fmt: skip
     return found
 
@@ -101,14 +106,14 @@ def bind_module(
 
     names = {name: own for name in weights if (own := own_name(name)) is not None}
     done: dict[int, str] = {}  # the object's first name
-    buffers = {id(buffer) for buffer in module.buffers()}
-    for name, tensor in _match(module, names, weights, strict).items():
+    targets = _Targets.of(module)
+    for name, tensor in _match(type(module).__name__, targets, names, weights, strict).items():
         first = done.setdefault(id(tensor), name)
         if first != name:
             _check_tie(weights, first, name)
             continue
         view = weights[name]
-        exchange(tensor, view.clone() if id(tensor) in buffers and not weights.private else view)
+        exchange(tensor, view.clone() if id(tensor) in targets.buffers and not weights.private else view)
         if isinstance(tensor, nn.Parameter):
             tensor.requires_grad_(False)
     if strict:

@@ -8,6 +8,7 @@ stay valid after detach(), close() and the end of this object, in any order and 
 from __future__ import annotations
 
 import ctypes as c
+import functools
 import threading
 import time
 import weakref
@@ -57,7 +58,6 @@ class Weights(Mapping[str, "torch.Tensor"]):
         self._model = model
         self._lock = threading.RLock()
         self._tensors: dict[str, torch.Tensor] | None = None
-        self._entries: dict[str, TensorEntry] | None = None
         self.private = private
         self.map_seconds = 0.0  # what mapping took, of the time that attaching took
         self._end = weakref.finalize(self, _release, model, connection, owned)
@@ -83,7 +83,7 @@ class Weights(Mapping[str, "torch.Tensor"]):
         found = self._views().get(name)
         if found is not None:
             return found
-        if name in self._by_name():
+        if name in self:
             entry = self.entry(name)
             raise errors.Usage(
                 f"{name}: torch {_torch_version()} has no type for {entry.dtype}; weights.raw({name!r}) gives its bytes"
@@ -91,13 +91,13 @@ class Weights(Mapping[str, "torch.Tensor"]):
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name()
+        return name in self._order
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name())
+        return iter(self._order)
 
     def __len__(self) -> int:
-        return len(self._by_name())
+        return len(self._order)
 
     # Comparing tensors by == gives tensors: two Weights are equal when they are the same.
     __eq__ = object.__eq__
@@ -109,14 +109,14 @@ class Weights(Mapping[str, "torch.Tensor"]):
 
     # ---- what they are
 
-    def _by_name(self) -> dict[str, TensorEntry]:
-        if self._entries is None:
-            self._entries = {e.name: e for e in self.manifest.tensors if not e.name.startswith(HIDDEN)}
-        return self._entries
+    @functools.cached_property
+    def _order(self) -> dict[str, int]:
+        """The tensors' numbers in the manifest, by name."""
+        return {name: i for i, name in enumerate(self.manifest.names) if not name.startswith(HIDDEN)}
 
     def entry(self, name: str) -> TensorEntry:
         """What the manifest says of a tensor; KeyError."""
-        return self._by_name()[name]
+        return self.manifest.tensors[self._order[name]]
 
     @property
     def nbytes(self) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 import ipc_cache
 
-from harness import run_python
+from harness import run_python, write_safetensors
 
 FAKE = os.environ.get("IPC_CACHE_FAKE_CUDA")
 pytestmark = pytest.mark.skipif(FAKE is None, reason="IPC_CACHE_FAKE_CUDA does not name the fake driver")
@@ -154,3 +154,22 @@ MOVED = """
 
 def test_consuming_makes_segments_one_by_one_and_shows_nothing_of_what_was_there(gpus):
     assert gpus(MOVED) == [True, False]
+
+
+def test_a_model_that_a_keeper_holds_is_refused_and_its_lease_given_back(gpus, tmp_path):
+    """Tensors would outlive the lease, and the memory would not."""
+    path = write_safetensors(tmp_path / "kept.safetensors", {"a": ("F32", (64,), bytes(256))})
+    code = f"""
+        import json, subprocess, ipc_cache
+        from ipc_cache.loader import program
+        command = [program("ipc-cache"), "load", "--keeper", "--json", "--device", "cuda:0", {path!r}]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as keeper:
+            try:
+                ipc_cache.attach("kept", wait=30)
+            except ipc_cache.Refused as error:
+                print(json.dumps([str(error), ipc_cache.models()[0].leases]))
+            finally:
+                keeper.terminate()
+    """
+    message, leases = gpus(code)
+    assert "ends with the lease" in message and "ipc-cache copy" in message and leases == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .. import errors
-from .structure import join
+from .structure import INTERNAL, join
 
 MAX_NAMES = 20  # in a message
 
@@ -23,43 +23,57 @@ _SCALARS = frozenset(
     {type(None), bool, int, float, complex, str, bytes, FunctionType, BuiltinFunctionType, torch.dtype}
 )
 _CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset})
-_REGISTERED = ("_parameters", "_buffers", "_modules")
+_HOOKS = sorted(INTERNAL - {"training", "_parameters", "_buffers", "_modules"})  # and what else torch keeps in a module
 
 
 def _worth(entry: Any) -> bool:
     kind = type(entry)
-    return not (kind in _SCALARS or (kind in _CONTAINERS and not entry))
+    return kind not in _SCALARS and (kind not in _CONTAINERS or bool(entry)) and not isinstance(entry, _OPAQUE)
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+def _attributes(path: str, value: Any) -> list[tuple[str, Any]]:
     """By name: those in __dict__ and in slots."""
-    for name, entry in list(getattr(value, "__dict__", {}).items()):
-        if _worth(entry):
-            yield name, entry
-    if not isinstance(value, (torch.Tensor, nn.Module)):
-        for name in getattr(type(value), "__slots__", ()):
-            if isinstance(name, str) and hasattr(value, name):
-                yield name, getattr(value, name)
+    found = [(join(path, n), entry) for n, entry in list(getattr(value, "__dict__", {}).items()) if _worth(entry)]
+    for name in () if isinstance(value, torch.Tensor) else getattr(type(value), "__slots__", ()):
+        if isinstance(name, str) and hasattr(value, name) and _worth(getattr(value, name)):
+            found.append((join(path, name), getattr(value, name)))
+    return found
 
 
-def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _of_module(path: str, module: nn.Module) -> list[tuple[str, Any]]:
+    """What _attributes() would give, and what is registered under its own name. Most steps are taken here: the two dozen
+    attributes that torch gives every module are scalars, or containers that are nearly always empty."""
+    begin = f"{path}." if path else ""
+    found = [
+        (begin + name, entry)
+        for registered in (module._parameters, module._buffers, module._modules)
+        if registered
+        for name, entry in registered.items()
+        if entry is not None
+    ]
+    attributes = module.__dict__
+    names = [name for name in attributes if name not in INTERNAL]
+    if any(map(attributes.get, _HOOKS)):
+        names += _HOOKS
+    found += [(begin + name, attributes[name]) for name in names if _worth(attributes.get(name))]
+    return found
+
+
+def _children(path: str, value: Any) -> list[tuple[str, Any]]:
+    """What is worth a step from here, by path."""
     kind = type(value)
     if isinstance(value, nn.Module):
-        for registered in (value._parameters, value._buffers, value._modules):
-            yield from ((join(path, name), entry) for name, entry in registered.items())
-        yield from ((join(path, name), entry) for name, entry in _attributes(value) if name not in _REGISTERED)
-        return
-    if kind not in _CONTAINERS:
-        yield from ((join(path, name), entry) for name, entry in _attributes(value))
+        return _of_module(path, value)
+    found = [] if kind in _CONTAINERS else _attributes(path, value)
     if isinstance(value, Mapping):
-        yield from ((f"{path}[{key!r}]", entry) for key, entry in list(value.items()) if _worth(entry))
+        found += [(f"{path}[{key!r}]", entry) for key, entry in list(value.items()) if _worth(entry)]
     elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from ((f"{path}[{i}]", entry) for i, entry in enumerate(list(value)) if _worth(entry))
+        found += [(f"{path}[{i}]", entry) for i, entry in enumerate(list(value)) if _worth(entry)]
     elif isinstance(value, MethodType):
-        yield f"{path}.__self__", value.__self__
+        found.append((f"{path}.__self__", value.__self__))
     elif isinstance(value, partial):
-        yield f"{path}.args", value.args
-        yield f"{path}.keywords", value.keywords
+        found += [(f"{path}.args", value.args), (f"{path}.keywords", value.keywords)]
+    return found
 
 
 def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[str]:
@@ -67,10 +81,10 @@ def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[
     bound methods and partial functions. extra: further roots, by name (caches outside of the module)."""
     found: list[str] = []
     seen: dict[int, Any] = {}  # keeps what it has seen alive: an id is unique only as long
-    pending: list[tuple[str, Any]] = [*reversed([("", module), *extra])]
+    pending = [("", module), *(root for root in extra if _worth(root[1]))][::-1]
     while pending:
         path, value = pending.pop()
-        if not _worth(value) or id(value) in seen or isinstance(value, _OPAQUE):
+        if id(value) in seen:
             continue
         seen[id(value)] = value
         if isinstance(value, torch.Tensor):
@@ -78,7 +92,7 @@ def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[
                 found.append(path)
             if not value.__dict__:
                 continue
-        pending.extend(reversed(list(_children(path, value))))
+        pending += _children(path, value)[::-1]
     return found
 
 

@@ -20,7 +20,7 @@ from .values import NotPlain, encode
 MAX_DEPTH = 8  # of containers in containers
 
 # What every module has in its __dict__; torch's own.
-_INTERNAL = frozenset(nn.Module().__dict__)
+INTERNAL = frozenset(nn.Module().__dict__)
 
 Tree = list[Any]
 
@@ -30,8 +30,14 @@ def join(path: str, name: str) -> str:
 
 
 def modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All modules by path; one that is registered twice is there twice."""
-    return iter(module.named_modules(remove_duplicate=False))
+    """All modules by path, each before its children; one that is registered twice is there twice. As named_modules(), which
+    is recursive: every module costs as many steps as it lies deep."""
+    pending = [("", module)]
+    while pending:
+        path, part = pending.pop()
+        yield path, part
+        below = [(join(path, name), child) for name, child in part._modules.items() if child is not None]
+        pending += below[::-1]
 
 
 def registered(path: str, module: nn.Module) -> Iterator[tuple[str, str, torch.Tensor | None, str]]:
@@ -46,7 +52,7 @@ def registered(path: str, module: nn.Module) -> Iterator[tuple[str, str, torch.T
 def plain(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """A module's own attributes that torch does not know."""
     for attribute, value in list(module.__dict__.items()):
-        if attribute not in _INTERNAL:
+        if attribute not in INTERNAL:
             yield attribute, value
 
 
