@@ -28,7 +28,7 @@ touch "$work/serve"
 loop=$!
 stop() {
     rm -f "$work/serve"
-    kill -9 -- "-$(cat "$work/pid")" 2>/dev/null || true
+    kill -s KILL -- "-$(cat "$work/pid")" 2>/dev/null || true
     wait $loop 2>/dev/null || true
     kill $daemon
     wait $daemon || true
@@ -53,7 +53,7 @@ cat "$work/daemon"
 first=$(tokens)
 echo "first answer: $first"
 ask 200 >/dev/null &
-kill -9 -- "-$(cat "$work/pid")"
+kill -s KILL -- "-$(cat "$work/pid")"
 begin=$(date +%s)
 until_answered
 echo "killed, and answering again after $(($(date +%s) - begin)) s"

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 VOCAB = 512
+COMMIT = "0123456789abcdef0123456789abcdef01234567"  # of hub()
 
 _COMMON = dict(
     hidden_act="silu",
@@ -179,6 +180,19 @@ def altered(source, folder, change):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text((source / "config.json").read_text())
     return folder
+
+
+def hub(source, folder, name):
+    """The hub's cache with a checkpoint under an id: blobs by hash, and a snapshot folder of links, which is returned."""
+    repo = folder / f"models--{name.replace('/', '--')}"
+    snapshot = repo / "snapshots" / COMMIT
+    for path in (repo / "blobs", repo / "refs", snapshot):
+        path.mkdir(parents=True)
+    (repo / "refs" / "main").write_text(COMMIT)
+    for i, file in enumerate(("config.json", "model.safetensors")):
+        (repo / "blobs" / f"{i:064}").write_bytes((source / file).read_bytes())
+        (snapshot / file).symlink_to(f"../../blobs/{i:064}")
+    return snapshot
 
 
 def zero_a_norm(tensors):

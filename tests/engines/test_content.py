@@ -1,6 +1,5 @@
 """Wrong weights never attach: what the files contain decides, not how they are called."""
 
-import os
 import time
 
 import pytest
@@ -71,22 +70,13 @@ def test_a_named_model_serves_another_path(published, changed, start, broker):
 
 
 def test_a_hub_snapshot_of_links(checkpoint, start, tmp_path):
-    """The hub's cache: blobs by hash, a snapshot folder of links. Id and path are one model."""
-    source, commit = checkpoint("qwen3"), "0123456789abcdef0123456789abcdef01234567"
-    repo = tmp_path / "hub" / "models--tests--tiny"
-    snapshot = repo / "snapshots" / commit
-    for folder in (repo / "blobs", repo / "refs", snapshot):
-        folder.mkdir(parents=True)
-    (repo / "refs" / "main").write_text(commit)
-    for i, name in enumerate(("config.json", "model.safetensors")):
-        (repo / "blobs" / f"{i:064}").write_bytes((source / name).read_bytes())
-        os.symlink(f"../../blobs/{i:064}", snapshot / name)
+    """Its files are links; test_daemon.py has the id."""
+    snapshot = models.hub(checkpoint("qwen3"), tmp_path, "tests/linked")
     time.sleep(SETTLED)
-    hub = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HOME": str(tmp_path)}
-    with start(snapshot, extra={"on_miss": "publish"}, dtype="bfloat16", environment=hub) as engine:
+    with start(snapshot, extra={"on_miss": "publish"}, dtype="bfloat16") as engine:
         assert engine.state()[0]["loads"][0]["how"] == "published"
         said = engine.generate(prompts=models.prompts(3))
-    with start(snapshot, dtype="bfloat16", environment=hub) as engine:
+    with start(snapshot, dtype="bfloat16") as engine:
         assert engine.state()[0]["loads"][0] == {**engine.state()[0]["loads"][0], "how": "attached", "sources": "same"}
         assert engine.generate(prompts=models.prompts(3)) == said
 

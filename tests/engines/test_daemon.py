@@ -11,6 +11,7 @@ import pytest
 
 import harness
 import models
+from conftest import SETTLED
 
 # Two ranks of a CPU engine want a core each, by name; where there is one core both get it.
 CORES = sorted(os.sched_getaffinity(0))
@@ -29,30 +30,23 @@ def lines_until(process, count, word="READY!"):
     pytest.fail(f"the program ended with {process.returncode} after {found}")
 
 
+def daemon(python, model, *arguments, **options):
+    """The daemon on a checkpoint without a tokenizer; its output is a pipe."""
+    arguments = ("-m", "ipc_cache.daemon", "--model", model, "--skip-tokenizer-init", *arguments)
+    return python(*arguments, stdout=subprocess.PIPE, **options)
+
+
 @pytest.fixture(scope="module")
 def two_ranks(python, broker, checkpoint):
     """The seed's command line, on a model with two ranks; ended by SIGTERM."""
     path = checkpoint("llama")
-    daemon = python(
-        "-m",
-        "ipc_cache.daemon",
-        "--model",
-        path,
-        "--tp",
-        "2",
-        "--master-port",
-        "29611",
-        "--dtype",
-        "bfloat16",
-        "--skip-tokenizer-init",
-        "--enforce-eager",
-        environment=RANKS,
-        stdout=subprocess.PIPE,
+    process = daemon(
+        python, path, "--tp", "2", "--master-port", "29611", "--dtype", "bfloat16", "--enforce-eager", environment=RANKS
     )
-    ready = lines_until(daemon, 2)
+    ready = lines_until(process, 2)
     yield path, ready
-    daemon.terminate()
-    daemon.wait()
+    process.terminate()
+    process.wait()
 
 
 def test_ready_for_each_rank(two_ranks, broker):
@@ -89,38 +83,14 @@ def test_it_starts_a_broker_and_frees_at_the_end(python, start, checkpoint, tmp_
     own = tmp_path / "broker"
     there = {"IPC_CACHE_DIR": str(own)}
     path = checkpoint("qwen3-tied")
-    daemon = python(
-        "-m",
-        "ipc_cache.daemon",
-        "--model",
-        path,
-        "-tp",
-        "1",
-        "--dtype",
-        "bfloat16",
-        "--skip-tokenizer-init",
-        "--name",
-        "tiny",
-        environment=there,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    process = daemon(
+        python, path, "-tp", "1", "--dtype", "bfloat16", "--name", "tiny", environment=there, stderr=subprocess.PIPE
     )
-    lines_until(daemon, 1)
+    lines_until(process, 1)
     with start(path, dtype="bfloat16", environment=there) as engine:
         assert engine.state()[0]["loads"][0]["how"] == "attached"
     # The same again changes nothing, and leaves the model when told to.
-    again = python(
-        "-m",
-        "ipc_cache.daemon",
-        "--model",
-        path,
-        "--dtype",
-        "bfloat16",
-        "--skip-tokenizer-init",
-        "--keep",
-        environment=there,
-        stdout=subprocess.PIPE,
-    )
+    again = daemon(python, path, "--dtype", "bfloat16", "--keep", environment=there)
     assert "attached" in lines_until(again, 1)[0]
     again.terminate()
     assert again.wait() == 0
@@ -128,44 +98,48 @@ def test_it_starts_a_broker_and_frees_at_the_end(python, start, checkpoint, tmp_
         [harness.BUILD / "ipc-cache", "--dir", own, "ls", "--json"], capture_output=True, text=True, check=True
     )
     assert [m["name"] for m in json.loads(listed.stdout)["models"]] == ["tiny"]
-    daemon.terminate()
-    assert daemon.wait() == 0
+    process.terminate()
+    assert process.wait() == 0
     assert subprocess.run([harness.BUILD / "ipc-cache", "--dir", own, "ping"], capture_output=True).returncode != 0
+
+
+def test_a_hub_id(python, start, broker, checkpoint, tmp_path):
+    """By id, out of the hub's cache and without a network; the snapshot's folder is the same model."""
+    snapshot = models.hub(checkpoint("llama"), tmp_path / "hub", "tests/tiny")
+    time.sleep(SETTLED)
+    cache = {"HF_HUB_CACHE": str(tmp_path / "hub")}
+    process = daemon(python, "tests/tiny", "--dtype", "bfloat16", "--revision", "main", "--keep", environment=cache)
+    lines_until(process, 1)
+    process.terminate()
+    assert process.wait() == 0
+    assert [m["key"]["model"] for m in broker.models() if "tests/tiny" in m["key"]["model"]] == [
+        f"tests/tiny@{models.COMMIT}"
+    ]
+    arguments = ["--model", "tests/tiny", "--load-format", "ipc_broker", "--dtype", "bfloat16", "--enforce-eager"]
+    once = python(harness.ROOT / "examples" / "vllm_once.py", *arguments, environment=cache, stdout=subprocess.PIPE)
+    said = once.communicate()[0]
+    assert once.returncode == 0 and "tokens [" in said, said
+    with start(snapshot, dtype="bfloat16") as engine:
+        assert engine.state()[0]["loads"][0]["how"] == "attached"
+        answer = engine.generate(prompts=[[1, 5, 9, 200]], tokens=8)[0]
+    assert f"tokens {answer['tokens']}" in said
 
 
 def test_a_failing_rank_fails_the_whole_with_its_own_error(python, broker, changed, checkpoint):
     copy = changed(checkpoint("llama"))
     file = copy / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    daemon = python(
-        "-m",
-        "ipc_cache.daemon",
-        "--model",
-        copy,
-        "--dtype",
-        "bfloat16",
-        "--skip-tokenizer-init",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    out, err = daemon.communicate()
-    assert daemon.returncode == 1 and "READY!" not in out
+    process = daemon(python, copy, "--dtype", "bfloat16", stderr=subprocess.PIPE)
+    out, err = process.communicate()
+    assert process.returncode == 1 and "READY!" not in out
     assert "ipc-cache-daemon: target rank 0: SafetensorError" in err
     assert not [m for m in broker.models() if m["key"]["model"] == str(copy)]
 
 
 def test_an_unknown_argument_is_vllms_to_refuse(python, broker, checkpoint):
-    daemon = python(
-        "-m",
-        "ipc_cache.daemon",
-        "--model",
-        checkpoint("llama"),
-        "--no-such-flag",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    _, err = daemon.communicate()
-    assert daemon.returncode == 1 and "--no-such-flag" in err
+    process = daemon(python, checkpoint("llama"), "--no-such-flag", stderr=subprocess.PIPE)
+    _, err = process.communicate()
+    assert process.returncode == 1 and "--no-such-flag" in err
 
 
 def test_the_server_attaches_and_counts(python, published, folder):
@@ -173,25 +147,12 @@ def test_the_server_attaches_and_counts(python, published, folder):
     path, port = published("llama"), 29713
     log = folder / "server.log"
     with open(log, "w") as out:
+        serve = "from ipc_cache.vllm.serve import main; main()"
+        options = ["--dtype", "bfloat16", "--skip-tokenizer-init", "--enforce-eager", "--max-model-len", "256"]
         server = python(
-            "-c",
-            "from ipc_cache.vllm.serve import main; main()",
-            path,
-            "--dtype",
-            "bfloat16",
-            "--skip-tokenizer-init",
-            "--enforce-eager",
-            "--max-model-len",
-            "256",
-            "--port",
-            str(port),
-            "--host",
-            "127.0.0.1",
-            environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
+            "-c", serve, path, *options, "--port", port, "--host", "127.0.0.1",
+            environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, stdout=out, stderr=out, start_new_session=True,
+        )  # fmt: skip
     try:
         deadline = time.monotonic() + harness.PATIENCE
         while True:
