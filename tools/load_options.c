@@ -42,12 +42,6 @@ static const struct argp_option options[] = {
 	{0},
 };
 
-struct input {
-	struct load_options *options;
-	struct common *common;
-	struct argument argument;
-};
-
 static void parse_visible(struct argp_state *state, const char *text, struct ipcc_publish_options *publish)
 {
 	if (strcmp(text, "owner") == 0) {
@@ -78,14 +72,10 @@ static enum fill_io parse_io(struct argp_state *state, const char *text)
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-	struct input *input = state->input;
-	struct load_options *o = input->options;
+	struct load_options *o = state->input;
 	switch (key) {
 	case ARGP_KEY_INIT:
 		state->child_inputs[0] = &o->selection;
-		state->child_inputs[1] = input->common;
-		input->argument = (struct argument){&o->path, "which file or folder?"};
-		state->child_inputs[2] = &input->argument;
 		return 0;
 	case OPTION_IO:
 		o->io = parse_io(state, arg);
@@ -121,10 +111,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
-static const struct argp_child children[] = {{&select_argp, 0, "A part of the model:", 5},
-					     {&common_argp, 0, "Every verb has:", 10},
-					     {&argument_argp, 0, NULL, 0},
-					     {0}};
+static const struct argp_child children[] = {{&select_argp, 0, "A part of the model:", 5}, {0}};
 
 static const struct argp argp = {
 	.options = options,
@@ -140,7 +127,7 @@ static const struct argp argp = {
 
 void load_options_parse(struct load_options *parsed, struct common *common, int argc, char **argv)
 {
-	struct input input = {.options = parsed, .common = common};
 	*parsed = (struct load_options){.common = common, .publish.device = "host"};
-	parse_arguments(&argp, argc, argv, 0, &input);
+	parse_arguments(&argp, parsed, &(struct argument){&parsed->path, "which file or folder?"}, common, 0, argc,
+			argv);
 }
