@@ -8,13 +8,11 @@
  *	parked   a request waits for the registry to change, until its own deadline
  *	draft    its manifest is being validated
  *	writing  the reply does not fit into the socket: closed after write_ms; nothing is read
- * Whatever comes while a request is parked or a draft validated ends the connection: unread, it could be the connection's
- * own socket, sent over itself, which would then never close.
+ * What goes over it is conn_message.h.
  */
 #ifndef IPCC_BROKER_CONN_H
 #define IPCC_BROKER_CONN_H
 
-#include "broker/link/wire.h"
 #include "broker/peer.h"
 #include "broker/server.h"
 
@@ -75,11 +73,6 @@ static inline struct asker conn_asker(const struct conn *conn)
 /* Takes over `fd`, a socket that was just accepted; authenticates, charges, watches. On failure the peer is told why. */
 void conn_accept(struct server *server, int fd);
 
-/* Was an attach reply sent over this connection that is not read yet? */
-bool conn_reply_unread(struct conn *conn);
-/* fds in attach replies to `uid` that are not read yet. The kernel counts them against the broker's user. */
-uint64_t conn_unread_fds(struct server *server, uid_t uid);
-
 /* Has the peer hung up, though its event was not handled yet? */
 bool conn_is_over(const struct conn *conn);
 
@@ -87,30 +80,13 @@ bool conn_is_over(const struct conn *conn);
 void conn_event(struct conn *conn, uint32_t events);
 /* The deadline has passed. */
 void conn_expired(struct conn *conn);
-/* The registry has changed: handle the parked request again. */
-void conn_retry(struct conn *conn, bool expired);
 
-/* Sends, or keeps for later; `with_fds`: the fds of the lease go along. */
-void conn_send(struct conn *conn, struct message *message, bool with_fds);
-/* Sends an error reply, and ends the connection if it is a PROTOCOL one. */
-void conn_send_error(struct conn *conn, uint16_t type, uint32_t request, const struct ipcc_error *error);
-/* Sends a GOODBYE with the reason and ends the connection. */
-void conn_goodbye(struct conn *conn, const struct ipcc_error *error);
 /* Ends the connection at once: lease, claim, draft and everything parked go with it. */
 void conn_close(struct conn *conn);
 void conn_free(struct conn *conn);
 
-/* Closes what a peer sent and nobody took, in the reaper. */
-void conn_close_received(const struct conn *conn, struct wire_fds *fds);
-
 /* Recomputes what to listen for and the deadline; after every change of state. */
 void conn_update(struct conn *conn);
-
-/* Keeps a request for later: REQUEST_LATER, or IPCC_NO_MEMORY. `wait_ms` counts from the first time. */
-struct request;
-int conn_park(struct conn *conn, const struct request *request, uint32_t wait_ms, uint64_t model_id,
-	      struct ipcc_error *err);
-void conn_unpark(struct conn *conn);
 
 /* Leases. */
 void conn_take_lease(struct conn *conn, struct model *model, uint32_t request);

@@ -7,6 +7,7 @@
 #include "broker/draft.h"
 
 #include "bpf/probes.h"
+#include "broker/conn_message.h"
 #include "broker/reaper.h"
 #include "broker/segment.h"
 #include "manifest/fail.h"

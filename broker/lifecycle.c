@@ -1,7 +1,7 @@
 /* A model's way out, and its traces in the journal; see lifecycle.h. */
 #include "broker/lifecycle.h"
 
-#include "broker/conn.h"
+#include "broker/conn_message.h"
 #include "manifest/fail.h"
 
 /* Everything that a new broker would have to know and that no manifest says. */

@@ -5,7 +5,7 @@
 #ifndef IPCC_BROKER_REQUEST_H
 #define IPCC_BROKER_REQUEST_H
 
-#include "broker/conn.h"
+#include "broker/conn_message.h"
 
 struct request {
 	const uint8_t *bytes; /* the whole message, header included */

@@ -8,6 +8,7 @@
 
 #include "bpf/probes.h"
 #include "broker/conn.h"
+#include "broker/conn_message.h"
 #include "broker/draft.h"
 #include "broker/lifecycle.h"
 #include "broker/link/identity.h"

@@ -249,8 +249,8 @@ int checkpoint_open(struct checkpoint *cp, const char *path, struct ipcc_error *
 	return 0;
 }
 
-static int open_again(const struct checkpoint *cp, const char *name, const char *path, const struct source *then, int *fd,
-		      struct ipcc_error *err)
+static int open_again(const struct checkpoint *cp, const char *name, const char *path, const struct source *then,
+		      int *fd, struct ipcc_error *err)
 {
 	cleanup_fd int opened = -1;
 	struct source now;

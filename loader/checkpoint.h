@@ -27,11 +27,11 @@ struct checkpoint_file {
 
 /* Immutable once open; may be shared between threads. Everything inside belongs to it. */
 struct checkpoint {
-	char *root;   /* absolute, without symbolic links: the folder or the file that was given */
-	bool folder;  /* root is a folder */
-	bool indexed; /* read through an index */
+	char *root;	     /* absolute, without symbolic links: the folder or the file that was given */
+	bool folder;	     /* root is a folder */
+	bool indexed;	     /* read through an index */
 	struct source index; /* that index, if indexed */
-	int dirfd;    /* the folder, or AT_FDCWD (not owned) */
+	int dirfd;	     /* the folder, or AT_FDCWD (not owned) */
 	uint32_t file_count;
 	struct checkpoint_file *files; /* by name */
 	uint32_t tensor_count;	       /* over all files */

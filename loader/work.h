@@ -110,7 +110,7 @@ int work_make_reader(struct worker *worker, struct ipcc_error *err);
 /* Sends what the plan wants of a unit, which lies at `from`, in the buffer of the job's slot; where that cannot be pinned,
  * writes it. */
 int work_send(struct worker *worker, const struct job *job, const uint8_t *from, struct ipcc_error *err);
-/* Waits for all that was sent. */
+/* Waits for all that was sent, whatever fails; code and message are the first failure's. */
 int work_settle(struct worker *worker, struct ipcc_error *err);
 
 /* ---- work_unit.c: one unit ---- */

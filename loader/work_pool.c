@@ -107,7 +107,7 @@ int work_settle(struct worker *worker, struct ipcc_error *err)
 	int first = 0;
 
 	for (unsigned i = 0; i < worker->pool.count; i++) {
-		int r = pool_settle(&worker->pool, i, err);
+		int r = pool_settle(&worker->pool, i, first == 0 ? err : NULL);
 		first = first != 0 ? first : r;
 	}
 	return first;

@@ -28,8 +28,8 @@ $(BUILD)/tests/bench-%: $(BUILD)/obj/tests/bench/%.o $(parts_objects)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(all_LDFLAGS) -o $@ $^ $(parts_libs)
-$(BUILD)/tests/gpu/conformance: $(call objects,tests/gpu/conformance.c tests/gpu/conformance_legacy.c tests/gpu/raw.c)
-$(BUILD)/tests/gpu/actor: $(call objects,tests/gpu/actor.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
+$(BUILD)/tests/gpu/conformance: $(call objects,$(wildcard tests/gpu/conformance*.c) tests/gpu/raw.c)
+$(BUILD)/tests/gpu/actor: $(call objects,$(wildcard tests/gpu/actor*.c) tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
 	$(device_src) $(manifest_src))
 $(BUILD)/tests/gpu/pair: $(call objects,tests/gpu/pair.c tests/gpu/raw.c tests/gpu/weights.c $(client_src) $(link_src) \
 	$(device_src) $(manifest_src))

@@ -37,9 +37,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct arguments *a = state->input;
 	switch (key) {
-	case ARGP_KEY_INIT:
-		state->child_inputs[0] = &a->common;
-		return 0;
 	case ARGP_KEY_ARG:
 		for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
 			if (strcmp(verbs[i].name, arg) == 0)
@@ -85,12 +82,11 @@ int main(int argc, char **argv)
 		       "\v'ipc-cache VERB --help' explains a verb; ipc-cache(1) explains all, with the fields of "
 		       "--json and "
 		       "the exit status.",
-		.children = common_children,
 		.help_filter = help_filter,
 	};
 	struct arguments a = {.common.verb = ""};
 	argv[0] = (char *)"ipc-cache";
-	parse_arguments(&argp, argc, argv, ARGP_IN_ORDER, &a);
+	parse_arguments(&argp, &a, NULL, &a.common, ARGP_IN_ORDER, argc, argv);
 
 	char *name = format_text("ipc-cache %s", a.verb->name);
 	a.common.verb = a.verb->name;

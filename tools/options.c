@@ -1,4 +1,4 @@
-/* The options that every verb has; see options.h. */
+/* How arguments are parsed; see options.h. */
 #include "tools/options.h"
 
 #include "broker/client/ipc_cache.h"
@@ -40,12 +40,11 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
 	}
 }
 
-const struct argp common_argp = {.options = common_options, .parser = parse_common};
-const struct argp_child common_children[] = {{&common_argp, 0, "Every verb has:", 10}, {0}};
+static const struct argp common_argp = {.options = common_options, .parser = parse_common};
 
 static error_t parse_argument(int key, char *arg, struct argp_state *state)
 {
-	struct argument *argument = state->input;
+	const struct argument *argument = state->input;
 	switch (key) {
 	case ARGP_KEY_ARG:
 		option_argument(state, argument->value, arg);
@@ -59,13 +58,28 @@ static error_t parse_argument(int key, char *arg, struct argp_state *state)
 	}
 }
 
-const struct argp argument_argp = {.parser = parse_argument};
-const struct argp_child argument_children[] = {
-	{&common_argp, 0, "Every verb has:", 10}, {&argument_argp, 0, NULL, 0}, {0}};
+static const struct argp argument_argp = {.parser = parse_argument};
 
-void parse_arguments(const struct argp *argp, int argc, char **argv, unsigned flags, void *input)
+/* Hands each of the parsers below what it fills in. */
+static error_t parse_all(int key, char *arg, struct argp_state *state)
 {
-	error_t failed = argp_parse(argp, argc, argv, flags, NULL, input);
+	void *const *inputs = state->input;
+	(void)arg;
+	for (size_t i = 0; key == ARGP_KEY_INIT && state->root_argp->children[i].argp != NULL; i++)
+		state->child_inputs[i] = inputs[i];
+	return key == ARGP_KEY_INIT ? 0 : ARGP_ERR_UNKNOWN;
+}
+
+void parse_arguments(const struct argp *verb, void *input, const struct argument *argument, struct common *common,
+		     unsigned flags, int argc, char **argv)
+{
+	const struct argp_child children[] = {{verb, 0, NULL, 0},
+					      {&common_argp, 0, "Every verb has:", 10},
+					      {argument != NULL ? &argument_argp : NULL, 0, NULL, 0},
+					      {0}};
+	const struct argp all = {.parser = parse_all, .children = children};
+	void *inputs[] = {input, common, (void *)argument};
+	error_t failed = argp_parse(&all, argc, argv, flags, NULL, inputs);
 	if (failed == 0)
 		return;
 	fprintf(stderr, "%s: cannot parse the arguments: %s\n", argv[0], strerror(failed));
@@ -74,8 +88,7 @@ void parse_arguments(const struct argp *argp, int argc, char **argv, unsigned fl
 
 void common_parse(struct common *common, const char *doc, int argc, char **argv)
 {
-	const struct argp argp = {.options = common_options, .parser = parse_common, .doc = doc};
-	parse_arguments(&argp, argc, argv, 0, common);
+	parse_arguments(&(struct argp){.doc = doc}, NULL, NULL, common, 0, argc, argv);
 }
 
 int common_connect(const struct common *common, struct ipcc_client **client, struct ipcc_error *err)

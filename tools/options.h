@@ -1,7 +1,4 @@
-/*
- * Arguments: the options that every verb has, and the checks that several verbs share. A verb's own struct argp names
- * common_children as its children and hands `common` to them in ARGP_KEY_INIT.
- */
+/* Arguments: a verb's own options beside those that every verb has, and the checks that several verbs share. */
 #ifndef IPCC_TOOLS_OPTIONS_H
 #define IPCC_TOOLS_OPTIONS_H
 
@@ -24,20 +21,17 @@ struct common {
 	bool json;
 };
 
-extern const struct argp common_argp;
-extern const struct argp_child common_children[];
-
-/* A verb's one argument, which it needs: the second of argument_children. A missing or a second one is a usage error. */
+/* A verb's one argument, which it needs. A missing or a second one is a usage error. */
 struct argument {
 	const char **value;
 	const char *question; /* when it is missing: "which model?" */
 };
-extern const struct argp argument_argp;
-/* The common options, and that. */
-extern const struct argp_child argument_children[];
 
-/* argp_parse, which ends the process on a usage error; here on every error, as when there is no memory. */
-void parse_arguments(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
+/* Parses the arguments of a verb: `verb` has its own options, help and parser, which fills in `input`; `argument` and the
+ * options in `common` come with it. `argument` is NULL for a verb whose parser takes what is no option itself. Ends the
+ * process on every error. `flags` are argp_parse's. */
+void parse_arguments(const struct argp *verb, void *input, const struct argument *argument, struct common *common,
+		     unsigned flags, int argc, char **argv);
 /* Parses the arguments of a verb that has no others; `doc` is what --help says. */
 void common_parse(struct common *common, const char *doc, int argc, char **argv);
 
@@ -49,7 +43,7 @@ uint64_t option_number(const struct argp_state *state, const char *what, const c
 		       uint64_t most);
 /* --wait: milliseconds, or 'forever'. */
 int option_wait(const struct argp_state *state, const char *text);
-/* Stores a verb's only argument; a second one is a usage error. */
+/* Stores a verb's only argument; a second one is a usage error. For a parser that takes it itself. */
 void option_argument(const struct argp_state *state, const char **argument, char *text);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static uint64_t wanted_bytes(const struct plan_read *read)
 {
@@ -110,7 +111,8 @@ static uint64_t peak_bytes(void)
 	return kib * 1024;
 }
 
-void show_report(const struct publish_report *report)
+/* How the bytes came, in facts; and the same as an object. */
+static void show_report(const struct publish_report *report)
 {
 	const struct fill_report *fill = &report->fill;
 	const char *label = "read";
@@ -143,7 +145,7 @@ void show_report(const struct publish_report *report)
 	     text_size(peak_bytes()).text);
 }
 
-json_t *report_json(const struct publish_report *report)
+static json_t *report_json(const struct publish_report *report)
 {
 	const struct fill_report *fill = &report->fill;
 	json_t *paths = checked(json_object());
@@ -167,4 +169,32 @@ json_t *report_json(const struct publish_report *report)
 		json_number(fill->refused_bytes), "buffer_bytes", json_number(fill->pool_bytes), "peak_rss_bytes",
 		json_number(peak_bytes()), "huge_page_bytes", json_number(report->huge_bytes), "unpinned",
 		fill->unpinned[0] != '\0' ? fill->unpinned : NULL, "fill_seconds", (double)fill->duration_ns / 1e9));
+}
+
+void show_outcome(const struct load_outcome *o, bool json)
+{
+	double seconds = (double)o->duration_ns / 1e9;
+	if (json) {
+		print_json(json_pack(
+			"{s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:f, s:f, s:o, s:o}", "name", json_text(o->name), "key_id",
+			json_text(o->key_id), "already_resident", o->resident, "generation", json_number(o->generation),
+			"tensors", json_number(o->tensors), "segments", json_number(o->segments), "bytes",
+			json_number(o->bytes), "seconds", seconds, "bytes_per_second", (double)o->bytes / seconds, "io",
+			o->resident ? json_null() : report_json(&o->report), "keeper_pid",
+			o->report.kept == NULL ? json_null() : json_number((uint64_t)getpid())));
+		return;
+	}
+	fact("model", "%s%s", o->name, o->resident ? ", already resident and the same as the files" : "");
+	fact("key id", "%s", o->key_id);
+	fact("generation", "%llu", (unsigned long long)o->generation);
+	fact("tensors", "%u in %u segment%s, %s", o->tensors, o->segments, o->segments == 1 ? "" : "s",
+	     text_bytes(o->bytes).text);
+	if (o->resident) {
+		fact("checked in", "%.3f s", seconds);
+		return;
+	}
+	show_report(&o->report);
+	fact("loaded in", "%.3f s, %s", seconds, text_rate(o->bytes, o->duration_ns).text);
+	if (o->report.kept != NULL)
+		fact("keeper", "this process, %d: the model ends with it; ipc-cache evict ends both", getpid());
 }

@@ -35,7 +35,6 @@ static const char *const phase_names[PHASE_COUNT] = {"connect", "attach", "map",
 
 struct arguments {
 	struct common *common;
-	struct argument argument;
 	struct ipcc_attach_options attach;
 	const char *device;
 	unsigned map_flags;
@@ -47,11 +46,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct arguments *a = state->input;
 	switch (key) {
-	case ARGP_KEY_INIT:
-		a->argument = (struct argument){&a->attach.model, "which model?"};
-		state->child_inputs[0] = a->common;
-		state->child_inputs[1] = &a->argument;
-		return 0;
 	case OPTION_REPEAT:
 		a->repeat = option_number(state, "--repeat", arg, 1, MAX_REPEAT);
 		return 0;
@@ -91,7 +85,6 @@ static const struct argp argp = {
 	.args_doc = "MODEL",
 	.doc = "Attaches to a resident model as an engine would, and shows how long connecting, attaching and mapping "
 	       "took. " MODEL_DOC,
-	.children = argument_children,
 };
 
 /* Connects, attaches and maps, and adds how long each took. On failure nothing is left open. */
@@ -194,7 +187,7 @@ static int finish(const struct arguments *a, struct samples *phases, struct ipcc
 int verb_attach(struct common *common, int argc, char **argv)
 {
 	struct arguments a = {.common = common, .repeat = 1};
-	parse_arguments(&argp, argc, argv, 0, &a);
+	parse_arguments(&argp, &a, &(struct argument){&a.attach.model, "which model?"}, common, 0, argc, argv);
 	struct samples phases[PHASE_COUNT];
 	for (int i = 0; i < PHASE_COUNT; i++)
 		samples_init(&phases[i], a.repeat);

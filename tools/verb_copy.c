@@ -23,8 +23,6 @@ static const struct argp_option options[] = {
 };
 
 struct arguments {
-	struct common *common;
-	struct argument argument;
 	const char *model;
 	const char *device, *from, *name;
 	bool replace;
@@ -34,11 +32,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct arguments *a = state->input;
 	switch (key) {
-	case ARGP_KEY_INIT:
-		a->argument = (struct argument){&a->model, "which model?"};
-		state->child_inputs[0] = a->common;
-		state->child_inputs[1] = &a->argument;
-		return 0;
 	case OPTION_DEVICE:
 		a->device = arg;
 		return 0;
@@ -66,7 +59,6 @@ static const struct argp argp = {
 	.args_doc = "MODEL",
 	.doc = "Copies a resident model to another device: from GPU to GPU directly where they reach each other, else "
 	       "through host memory. " MODEL_DOC,
-	.children = argument_children,
 };
 
 /* What the manifest says besides its segments. */
@@ -197,8 +189,8 @@ static void print_result(const struct common *common, const struct ipcc_model *m
 
 int verb_copy(struct common *common, int argc, char **argv)
 {
-	struct arguments a = {.common = common};
-	parse_arguments(&argp, argc, argv, 0, &a);
+	struct arguments a = {0};
+	parse_arguments(&argp, &a, &(struct argument){&a.model, "which model?"}, common, 0, argc, argv);
 	struct ipcc_client *reader = NULL, *publisher = NULL;
 	struct ipcc_model *model = NULL;
 	struct ipcc_error err;

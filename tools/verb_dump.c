@@ -33,9 +33,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct arguments *a = state->input;
 	switch (key) {
-	case ARGP_KEY_INIT:
-		state->child_inputs[0] = a->common;
-		return 0;
 	case OPTION_FILE:
 		a->file = arg;
 		return 0;
@@ -68,7 +65,6 @@ static const struct argp argp = {
 	.doc = "Shows the manifest of a resident model, or of a file that --raw wrote. Of a file, the exit status is "
 	       "the "
 	       "verdict: 5 if it is damaged. " MODEL_DOC,
-	.children = common_children,
 };
 
 /* Prints a manifest in the form that was asked for. */
@@ -155,7 +151,7 @@ static int dump_model(const struct arguments *a, struct ipcc_error *err)
 int verb_dump(struct common *common, int argc, char **argv)
 {
 	struct arguments a = {.common = common};
-	parse_arguments(&argp, argc, argv, 0, &a);
+	parse_arguments(&argp, &a, NULL, common, 0, argc, argv);
 	struct ipcc_error err;
 	int rc = a.file != NULL ? dump_file(&a, &err) : dump_model(&a, &err);
 	return rc == IPCC_OK ? IPCC_OK : report(common, &err);

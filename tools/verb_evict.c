@@ -16,8 +16,6 @@ static const struct argp_option options[] = {
 };
 
 struct arguments {
-	struct common *common;
-	struct argument argument;
 	const char *model, *device;
 	enum ipcc_evict_mode mode;
 	int wait_ms;
@@ -27,11 +25,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct arguments *a = state->input;
 	switch (key) {
-	case ARGP_KEY_INIT:
-		a->argument = (struct argument){&a->model, "which model?"};
-		state->child_inputs[0] = a->common;
-		state->child_inputs[1] = &a->argument;
-		return 0;
 	case OPTION_DRAIN:
 	case OPTION_FORCE:
 		if (a->mode != IPCC_EVICT_IDLE)
@@ -59,7 +52,6 @@ static const struct argp argp = {
 	.args_doc = "MODEL",
 	.doc = "Removes a resident model. Refused while somebody holds it, unless --drain or --force is "
 	       "given. " MODEL_DOC,
-	.children = argument_children,
 };
 
 /* The model as it was listed before; one that came in between is known by its id alone. */
@@ -77,8 +69,8 @@ static void print_evicted(const struct ipcc_list *list, uint64_t id, bool draini
 
 int verb_evict(struct common *common, int argc, char **argv)
 {
-	struct arguments a = {.common = common};
-	parse_arguments(&argp, argc, argv, 0, &a);
+	struct arguments a = {0};
+	parse_arguments(&argp, &a, &(struct argument){&a.model, "which model?"}, common, 0, argc, argv);
 	struct ipcc_client *client = NULL;
 	struct ipcc_list *list = NULL;
 	struct ipcc_error err;

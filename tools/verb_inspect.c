@@ -15,8 +15,6 @@ static const struct argp_option options[] = {
 };
 
 struct arguments {
-	struct common *common;
-	struct argument argument;
 	const char *path;
 	bool tensors;
 };
@@ -26,11 +24,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	struct arguments *a = state->input;
 	(void)arg;
 	switch (key) {
-	case ARGP_KEY_INIT:
-		a->argument = (struct argument){&a->path, "which file or folder?"};
-		state->child_inputs[0] = a->common;
-		state->child_inputs[1] = &a->argument;
-		return 0;
 	case OPTION_TENSORS:
 		a->tensors = true;
 		return 0;
@@ -46,7 +39,6 @@ static const struct argp argp = {
 	.doc = "Checks a safetensors file or a model folder as `load` would, and shows what it holds. The exit status "
 	       "is "
 	       "the verdict: 0 if it can be loaded, 5 if it is damaged or incomplete, 6 if its format is not loaded.",
-	.children = argument_children,
 };
 
 static void print_tensors(const struct checkpoint *cp)
@@ -130,8 +122,8 @@ static void print_checkpoint_json(const struct checkpoint *cp, bool tensors)
 
 int verb_inspect(struct common *common, int argc, char **argv)
 {
-	struct arguments a = {.common = common};
-	parse_arguments(&argp, argc, argv, 0, &a);
+	struct arguments a = {0};
+	parse_arguments(&argp, &a, &(struct argument){&a.path, "which file or folder?"}, common, 0, argc, argv);
 	struct checkpoint cp;
 	struct ipcc_error err;
 	if (checkpoint_open(&cp, a.path, &err))

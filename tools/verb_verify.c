@@ -14,8 +14,6 @@
 enum { OPTION_DEVICE = 1 };
 
 struct arguments {
-	struct common *common;
-	struct argument argument;
 	const char *model, *device;
 };
 
@@ -23,11 +21,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct arguments *a = state->input;
 	switch (key) {
-	case ARGP_KEY_INIT:
-		a->argument = (struct argument){&a->model, "which model?"};
-		state->child_inputs[0] = a->common;
-		state->child_inputs[1] = &a->argument;
-		return 0;
 	case OPTION_DEVICE:
 		a->device = arg;
 		return 0;
@@ -47,7 +40,6 @@ static const struct argp argp = {
 	.args_doc = "MODEL",
 	.doc = "Hashes a resident model again and compares with its manifest. The exit status is 4 if a block is "
 	       "damaged. " MODEL_DOC,
-	.children = argument_children,
 };
 
 /* The names of the tensors that have bytes in [begin, end) of a segment. */
@@ -141,8 +133,8 @@ static void print_result(const struct common *common, const struct ipcc_model *m
 
 int verb_verify(struct common *common, int argc, char **argv)
 {
-	struct arguments a = {.common = common};
-	parse_arguments(&argp, argc, argv, 0, &a);
+	struct arguments a = {0};
+	parse_arguments(&argp, &a, &(struct argument){&a.model, "which model?"}, common, 0, argc, argv);
 	struct ipcc_client *client = NULL;
 	struct ipcc_model *model = NULL;
 	struct ipcc_error err;

@@ -83,6 +83,8 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+/* A decimal number between least and most. The command has the same in tools/options.c: what lies under bpf/ is built without
+ * the rest of the tree, and these lines are no reason to change that. */
 static uint64_t option_number(const struct argp_state *state, const char *what, const char *value, uint64_t least,
 			      uint64_t most)
 {

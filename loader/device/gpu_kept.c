@@ -14,13 +14,12 @@
 #include "bpf/probes.h"
 #include "loader/device/backends.h"
 #include "loader/device/gpu.h"
+#include "loader/device/range.h"
 #include "loader/device/stage.h"
-#include "manifest/bytes.h"
 #include "manifest/fail.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Smaller ones may share their allocation, and with it their handle, with others of the process. */
 #define GRANULARITY ((uint64_t)2 << 20)
@@ -39,15 +38,16 @@ static int granularity(const char *device, uint64_t *bytes, struct ipcc_error *e
 static int allocate(struct gpu *gpu, struct device_segment *made, struct ipcc_error *err)
 {
 	cu_pointer address = 0;
+	int rc = gpu_check_size(gpu, made->bytes, GRANULARITY, err);
+	if (rc != 0)
+		return rc;
 	cu_result r = gpu->driver->allocate(&address, made->bytes);
 	if (r != CU_OK)
 		return gpu_fail(gpu, r, err, "no segment of %" PRIu64 " bytes (cuMemAlloc)", made->bytes);
 	r = gpu->vendor->legacy_get(gpu->driver, address, made->handle.bytes);
-	int rc =
-		r == CU_OK ? 0 : gpu_fail(gpu, r, err, "its memory cannot be shared by legacy IPC (cuIpcGetMemHandle)");
-	if (rc != 0) {
+	if (r != CU_OK) {
 		gpu->driver->free(address);
-		return rc;
+		return gpu_fail(gpu, r, err, "its memory cannot be shared by legacy IPC (cuIpcGetMemHandle)");
 	}
 	made->handle.length = gpu->vendor->legacy_bytes;
 	made->address = made->kept = (void *)(uintptr_t)address;
@@ -57,24 +57,8 @@ static int allocate(struct gpu *gpu, struct device_segment *made, struct ipcc_er
 static int create(const char *device, const char *name, uint64_t bytes, struct device_segment *segment,
 		  struct ipcc_error *err)
 {
-	struct gpu *gpu;
-	struct device_segment made = {.fd = -1, .bytes = bytes};
 	(void)name;
-	if (bytes == 0 || bytes % GRANULARITY != 0)
-		return fail(err, IPCC_USAGE, "%.80s: a segment of %" PRIu64 " bytes; sizes are multiples of %" PRIu64,
-			    device, bytes, GRANULARITY);
-	int rc = gpu_begin(device, &gpu, err);
-	if (rc != 0)
-		return rc;
-	rc = allocate(gpu, &made, err);
-	gpu_leave(gpu);
-	if (rc != 0) {
-		gpu_close(gpu);
-		return rc;
-	}
-	made.state = gpu; /* opened until it is destroyed */
-	*segment = made;
-	return 0;
+	return gpu_segment_make(device, bytes, allocate, segment, err);
 }
 
 static int seal(struct device_segment *segment, struct ipcc_error *err)
@@ -115,32 +99,11 @@ struct kept_range {
 	struct gpu *gpu;	   /* opened */
 };
 
-static struct kept_range *range_new(const struct device_request *request, struct ipcc_error *err)
-{
-	struct kept_range *made = calloc(1, sizeof(*made));
-	if (made != NULL) {
-		made->range.device = &device_gpu_kept;
-		made->range.addresses = calloc((size_t)request->count + 1, sizeof(*made->range.addresses));
-		made->range.bytes = calloc((size_t)request->count + 1, sizeof(*made->range.bytes));
-	}
-	if (made != NULL && made->range.addresses != NULL && made->range.bytes != NULL)
-		return made;
-	if (made != NULL) {
-		free(made->range.addresses);
-		free(made->range.bytes);
-	}
-	free(made);
-	fail(err, IPCC_NO_MEMORY, "no memory to map %u segments", request->count);
-	return NULL;
-}
-
 /* Closes what is open and frees; in the GPU's context, if it can be had. */
 static void range_free(struct kept_range *r)
 {
 	for (uint32_t i = 0; i < r->range.count && !r->gpu->vendor->legacy_stays; i++)
 		r->gpu->driver->ipc_close((cu_pointer)(uintptr_t)r->range.addresses[i]);
-	free(r->range.addresses);
-	free(r->range.bytes);
 	free(r);
 }
 
@@ -160,8 +123,7 @@ static int check_extent(const struct gpu *gpu, cu_pointer address, uint64_t byte
 		    whole, bytes);
 }
 
-static int open_segment(struct kept_range *r, const struct device_handle *handle, uint64_t bytes,
-			struct ipcc_error *err)
+static int open_segment(struct kept_range *r, const struct device_handle *handle, struct ipcc_error *err)
 {
 	const struct gpu *gpu = r->gpu;
 	uint32_t i = r->range.count;
@@ -178,10 +140,9 @@ static int open_segment(struct kept_range *r, const struct device_handle *handle
 				: "segment %u cannot be opened; has its keeper ended? (cuIpcOpenMemHandle)",
 			i);
 	r->range.addresses[i] = (void *)(uintptr_t)address;
-	r->range.bytes[i] = bytes;
 	r->range.count++;
-	PROBE_SEGMENT_MAPPED(address, bytes);
-	return check_extent(gpu, address, bytes, i, err);
+	PROBE_SEGMENT_MAPPED(address, r->range.bytes[i]);
+	return check_extent(gpu, address, r->range.bytes[i], i, err);
 }
 
 static int map(const struct device_request *request, struct device_range **range, struct ipcc_error *err)
@@ -192,7 +153,7 @@ static int map(const struct device_request *request, struct device_range **range
 			    request->device);
 	if (request->count == 0 || request->count > MANIFEST_MAX_SEGMENTS)
 		return fail(err, IPCC_USAGE, "%u segments to map", request->count);
-	struct kept_range *made = range_new(request, err);
+	struct kept_range *made = device_range_new(sizeof(*made), &device_gpu_kept, request, err);
 	if (made == NULL)
 		return IPCC_NO_MEMORY;
 	int rc = gpu_begin(request->device, &gpu, err);
@@ -202,7 +163,7 @@ static int map(const struct device_request *request, struct device_range **range
 	}
 	made->gpu = gpu;
 	for (uint32_t i = 0; rc == 0 && i < request->count; i++)
-		rc = open_segment(made, &request->handles[i], request->bytes[i], err);
+		rc = open_segment(made, &request->handles[i], err);
 	if (rc != 0)
 		range_free(made);
 	else
@@ -216,19 +177,7 @@ static int map(const struct device_request *request, struct device_range **range
 static int fetch(const struct device_range *range, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
 		 struct ipcc_error *err)
 {
-	struct gpu *gpu = ((const struct kept_range *)range)->gpu;
-	struct stage *stage;
-	if (segment >= range->count || !range_inside(offset, bytes, range->bytes[segment]))
-		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of segment %u are not mapped",
-			    bytes, offset, segment);
-	int rc = gpu_enter(gpu, err);
-	if (rc != 0)
-		return rc;
-	rc = stage_of(gpu, &stage, err);
-	if (rc == 0)
-		rc = stage_download(stage, to, (cu_pointer)(uintptr_t)range->addresses[segment] + offset, bytes, err);
-	gpu_leave(gpu);
-	return rc;
+	return gpu_fetch(((const struct kept_range *)range)->gpu, range, segment, offset, to, bytes, err);
 }
 
 static void unmap(struct device_range *range)

@@ -9,13 +9,13 @@
 #include "bpf/probes.h"
 #include "loader/device/backends.h"
 #include "loader/device/gpu_address.h"
+#include "loader/device/range.h"
 #include "loader/device/stage.h"
 #include "manifest/bytes.h"
 #include "manifest/fail.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct gpu_range {
 	struct device_range range; /* first: it is what callers see */
@@ -29,35 +29,6 @@ struct gpu_range {
 static struct gpu_range *range_of(const struct device_range *range)
 {
 	return (struct gpu_range *)range;
-}
-
-static struct gpu_range *range_new(const struct device_request *request, struct ipcc_error *err)
-{
-	struct gpu_range *made = calloc(1, sizeof(*made));
-	if (made != NULL) {
-		made->range.count = request->count;
-		made->range.addresses = calloc((size_t)request->count + 1, sizeof(*made->range.addresses));
-		made->range.bytes = calloc((size_t)request->count + 1, sizeof(*made->range.bytes));
-	}
-	if (made != NULL && made->range.addresses != NULL && made->range.bytes != NULL) {
-		memcpy(made->range.bytes, request->bytes, request->count * sizeof(*request->bytes));
-		made->access = request->access == DEVICE_WRITE ? CU_ACCESS_READWRITE : CU_ACCESS_READ;
-		return made;
-	}
-	if (made != NULL) {
-		free(made->range.addresses);
-		free(made->range.bytes);
-	}
-	free(made);
-	fail(err, IPCC_NO_MEMORY, "no memory to map %u segments", request->count);
-	return NULL;
-}
-
-static void range_free(struct gpu_range *r)
-{
-	free(r->range.addresses);
-	free(r->range.bytes);
-	free(r);
 }
 
 /* Imports everything before anything is mapped. */
@@ -114,12 +85,14 @@ static int check_peers(const struct gpu *reader, const struct gpu *owner, struct
 static int range_make(const struct device_request *request, struct gpu *owner, struct gpu *reader,
 		      struct gpu_range **range, struct ipcc_error *err)
 {
-	struct gpu_range *made = range_new(request, err);
+	struct gpu_range *made = device_range_new(sizeof(*made), &device_gpu, request, err);
 	uint64_t total = 0;
 	if (made == NULL)
 		return IPCC_NO_MEMORY;
+	made->range.count = request->count;
 	made->owner = owner;
 	made->reader = reader;
+	made->access = request->access == DEVICE_WRITE ? CU_ACCESS_READWRITE : CU_ACCESS_READ;
 	int rc = lay_out(made, &total, err);
 	if (rc == 0)
 		rc = gpu_reserve(reader, total, &made->address, err);
@@ -127,7 +100,7 @@ static int range_make(const struct device_request *request, struct gpu *owner, s
 		rc = map_fds(made, request->fds, err);
 	if (rc != 0) {
 		gpu_unreserve(reader, &made->address);
-		range_free(made);
+		free(made);
 		return rc;
 	}
 	cu_pointer at = made->address.base;
@@ -162,27 +135,33 @@ int gpu_range_map(const struct device_request *request, struct device_range **ra
 		gpu_close(reader);
 		return rc;
 	}
-	made->range.device = device_find(request->device, NULL);
 	*range = &made->range;
 	return 0;
+}
+
+int gpu_fetch(struct gpu *gpu, const struct device_range *range, uint32_t segment, uint64_t offset, void *to,
+	      uint64_t bytes, struct ipcc_error *err)
+{
+	struct stage *stage;
+	int rc = device_range_check(range, segment, offset, bytes, err);
+	if (rc == 0)
+		rc = gpu_enter(gpu, err);
+	if (rc != 0)
+		return rc;
+	rc = stage_of(gpu, &stage, err);
+	if (rc == 0)
+		rc = stage_download(stage, to, (cu_pointer)(uintptr_t)range->addresses[segment] + offset, bytes, err);
+	gpu_leave(gpu);
+	return rc;
 }
 
 int gpu_range_fetch(const struct device_range *range, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
 		    struct ipcc_error *err)
 {
-	struct gpu_range *r = range_of(range);
-	struct stage *stage;
-	if (segment >= range->count || !range_inside(offset, bytes, range->bytes[segment]) || !r->mapped)
-		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of segment %u are not mapped",
-			    bytes, offset, segment);
-	int rc = gpu_enter(r->reader, err);
-	if (rc != 0)
-		return rc;
-	rc = stage_of(r->reader, &stage, err);
-	if (rc == 0)
-		rc = stage_download(stage, to, (cu_pointer)(uintptr_t)range->addresses[segment] + offset, bytes, err);
-	gpu_leave(r->reader);
-	return rc;
+	const struct gpu_range *r = range_of(range);
+	if (!r->mapped)
+		return fail(err, IPCC_USAGE, "the segments are not mapped");
+	return gpu_fetch(r->reader, range, segment, offset, to, bytes, err);
 }
 
 int gpu_range_suspend(struct device_range *range, struct ipcc_error *err)
@@ -223,5 +202,5 @@ void gpu_range_unmap(struct device_range *range)
 	gpu_unreserve(r->reader, &r->address);
 	gpu_leave_if(r->reader, entered);
 	gpu_close(r->reader);
-	range_free(r);
+	free(r);
 }

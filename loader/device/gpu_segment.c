@@ -56,15 +56,22 @@ static int prepare(struct gpu *gpu, cu_memory memory, struct device_segment *mad
 	return 0;
 }
 
+int gpu_check_size(const struct gpu *gpu, uint64_t bytes, uint64_t granularity, struct ipcc_error *err)
+{
+	if (bytes != 0 && bytes % granularity == 0)
+		return 0;
+	return fail(err, IPCC_USAGE, "%s: a segment of %" PRIu64 " bytes; sizes are multiples of %" PRIu64, gpu->name,
+		    bytes, granularity);
+}
+
 static int allocate(struct gpu *gpu, struct device_segment *made, struct ipcc_error *err)
 {
 	struct cu_allocation allocation = gpu_allocation(gpu);
 	cu_memory memory;
 	uint64_t granularity = 0;
 	int rc = gpu_granularity(gpu, &granularity, err);
-	if (rc == 0 && (made->bytes == 0 || made->bytes % granularity != 0))
-		rc = fail(err, IPCC_USAGE, "%s: a segment of %" PRIu64 " bytes; sizes are multiples of %" PRIu64,
-			  gpu->name, made->bytes, granularity);
+	if (rc == 0)
+		rc = gpu_check_size(gpu, made->bytes, granularity, err);
 	if (rc != 0)
 		return rc;
 	cu_result r = gpu->driver->create(&memory, made->bytes, &allocation, 0);
@@ -80,24 +87,30 @@ static int allocate(struct gpu *gpu, struct device_segment *made, struct ipcc_er
 	return rc;
 }
 
-int gpu_segment_create(const char *device, const char *name, uint64_t bytes, struct device_segment *segment,
-		       struct ipcc_error *err)
+int gpu_segment_make(const char *device, uint64_t bytes, gpu_allocate *allocate_memory, struct device_segment *segment,
+		     struct ipcc_error *err)
 {
 	struct gpu *gpu;
 	struct device_segment made = {.fd = -1, .bytes = bytes};
-	(void)name;
 	int rc = gpu_begin(device, &gpu, err);
 	if (rc != 0)
 		return rc;
-	rc = allocate(gpu, &made, err);
+	rc = allocate_memory(gpu, &made, err);
 	gpu_leave(gpu);
 	if (rc != 0) {
 		gpu_close(gpu);
 		return rc;
 	}
-	made.state = gpu; /* opened until it is sealed or destroyed */
+	made.state = gpu; /* opened until the segment is sealed or destroyed */
 	*segment = made;
 	return 0;
+}
+
+int gpu_segment_create(const char *device, const char *name, uint64_t bytes, struct device_segment *segment,
+		       struct ipcc_error *err)
+{
+	(void)name;
+	return gpu_segment_make(device, bytes, allocate, segment, err);
 }
 
 /* Enters the GPU of a segment that is not sealed yet. */

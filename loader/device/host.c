@@ -12,7 +12,7 @@
 #include "loader/device/backends.h"
 #include "loader/device/huge.h"
 #include "loader/device/memory.h"
-#include "manifest/bytes.h"
+#include "loader/device/range.h"
 #include "manifest/fail.h"
 #include "manifest/fd.h"
 
@@ -197,35 +197,18 @@ static void host_unmap(struct device_range *range)
 	for (uint32_t i = 0; i < range->count; i++)
 		if (range->addresses[i] != NULL)
 			munmap(range->addresses[i], range->bytes[i]);
-	free(range->addresses);
-	free(range->bytes);
 	free(range);
-}
-
-static struct device_range *range_new(uint32_t count)
-{
-	struct device_range *made = calloc(1, sizeof(*made));
-	if (made == NULL)
-		return NULL;
-	made->device = &device_host;
-	made->addresses = calloc((size_t)count + 1, sizeof(*made->addresses));
-	made->bytes = calloc((size_t)count + 1, sizeof(*made->bytes));
-	if (made->addresses != NULL && made->bytes != NULL)
-		return made;
-	host_unmap(made);
-	return NULL;
 }
 
 static int host_map(const struct device_request *request, struct device_range **range, struct ipcc_error *err)
 {
 	if (request->access == DEVICE_WRITE || request->reader != NULL)
 		return fail(err, IPCC_USAGE, "sealed host memory is mapped for reading, by the host");
-	struct device_range *made = range_new(request->count);
+	struct device_range *made = device_range_new(sizeof(*made), &device_host, request, err);
 	if (made == NULL)
-		return fail(err, IPCC_NO_MEMORY, "no memory to map %u segments", request->count);
+		return IPCC_NO_MEMORY;
 	for (; made->count < request->count; made->count++) {
 		uint32_t i = made->count;
-		made->bytes[i] = request->bytes[i];
 		int rc = map_one(request->fds[i], request->bytes[i], request->access == DEVICE_PRIVATE,
 				 &made->addresses[i], err);
 		if (rc != 0) {
@@ -240,11 +223,10 @@ static int host_map(const struct device_request *request, struct device_range **
 static int host_fetch(const struct device_range *range, uint32_t segment, uint64_t offset, void *to, uint64_t bytes,
 		      struct ipcc_error *err)
 {
-	if (segment >= range->count || !range_inside(offset, bytes, range->bytes[segment]))
-		return fail(err, IPCC_USAGE, "%" PRIu64 " bytes at offset %" PRIu64 " of segment %u are not mapped",
-			    bytes, offset, segment);
-	memcpy(to, (const uint8_t *)range->addresses[segment] + offset, bytes);
-	return 0;
+	int rc = device_range_check(range, segment, offset, bytes, err);
+	if (rc == 0)
+		memcpy(to, (const uint8_t *)range->addresses[segment] + offset, bytes);
+	return rc;
 }
 
 const struct device device_host = {

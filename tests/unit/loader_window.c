@@ -1,5 +1,7 @@
 /* Fills of a device with windows, which takes the bytes when it is waited for, no sooner: reuse without waiting shows. */
 #include "loader/fill.h"
+#include "loader/work.h"
+#include "manifest/fail.h"
 #include "tests/unit/leaks.h"
 #include "tests/unit/loader_files.h"
 #include "tests/unit/loader_sink.h"
@@ -223,6 +225,37 @@ Test(loader_window, a_transfer_that_fails_fails_the_fill)
 		fail_wait = number;
 		expect_failure("a transfer failed", number % 2 ? FILL_DIRECT : FILL_BUFFERED);
 	}
+}
+
+/* The first window arrives, each other fails in a way of its own. */
+static int wait_each(struct device_window *window, struct ipcc_error *err)
+{
+	static const int codes[] = {IPCC_OK, IPCC_NO_MEMORY, IPCC_FAILED};
+	unsigned number = window->count;
+
+	window->count = 0;
+	return number == 0 ? 0 : fail(err, codes[number], "window %u failed", number);
+}
+
+Test(loader_window, the_first_of_several_failures_is_told_and_all_are_waited_for)
+{
+	const struct device each = {.window_open = window_open, .window_wait = wait_each, .window_close = window_close};
+	struct worker worker = {0};
+	struct ipcc_error err = {0};
+
+	cr_assert_eq(pool_init(&worker.pool, 3, 1 << 16), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		cr_assert_eq(pool_pin(&worker.pool, i, &each, "the device", &err), 0, "%s", err.message);
+		worker.pool.windows[i]->count = i;
+		worker.pool.sent[i] = true;
+	}
+	expect_error(work_settle(&worker, &err), &err, IPCC_NO_MEMORY, "window 1 failed");
+	for (unsigned i = 0; i < 3; i++)
+		cr_expect(!worker.pool.sent[i] && worker.pool.windows[i]->count == 0, "window %u was not waited for",
+			  i);
+	cr_expect_eq(work_settle(&worker, &err), 0, "it is told once");
+	pool_fini(&worker.pool);
+	cr_expect_eq(opened, 0);
 }
 
 static void truncate_it(void *context, uint64_t done, uint64_t total)
