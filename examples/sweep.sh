@@ -34,8 +34,8 @@ done <<'END'
 --max-num-seqs 32
 --max-num-batched-tokens 4096
 --max-num-batched-tokens 8192
---block-size 16
 --block-size 32
+--block-size 64
 --max-model-len 1024
 --enable-prefix-caching
 --enforce-eager
