@@ -13,7 +13,7 @@ import torch
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
 import ipc_cache
-from ipc_cache.vllm import accounting, attach, key, lookup, platform, publish, refuse, sources, startup
+from ipc_cache.vllm import accounting, attach, key, lock, lookup, platform, publish, refuse, sources, startup
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import Report, done, failed, supervised
 
@@ -123,7 +123,7 @@ class IpcBrokerLoader(BaseModelLoader):
         unless a daemon wanted nothing but the publication."""
         if isinstance(decision.miss, ipc_cache.NoBroker) and not supervised():
             return None
-        with lookup.only_one(decision.fields):
+        with lock.only_one(decision.fields, self.options.wait):
             with report.phase("connect"):
                 again = lookup.find(decision.fields, decision.source, decision.device, self.options, again=True)
             if again.weights is not None:

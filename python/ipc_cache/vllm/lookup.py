@@ -5,18 +5,12 @@ model that was published from another folder is taken if every file has the same
 one is.
 """
 
-import fcntl
 import logging
-import os
-import stat
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import ipc_cache
-from ipc_cache import engine
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import count
 from ipc_cache.vllm.sources import Source, weight_files
@@ -188,27 +182,6 @@ def attach_own(decision: Decision, options: Options):
         private=options.private,
         dir=options.dir,
     )
-
-
-@contextmanager
-def only_one(fields: Mapping[str, str]) -> Iterator[None]:
-    """One process of this user at a time loads for a key; the others wait and find it published."""
-    # Nobody else can take the name in the user's own folder; where there is none, taking it is told.
-    folder = os.environ.get("XDG_RUNTIME_DIR", "")
-    folder = folder if os.path.isdir(folder) and os.access(folder, os.W_OK) else tempfile.gettempdir()
-    path = os.path.join(folder, f"ipc_cache_publish_{os.getuid()}_{engine.digest(dict(fields))[:32]}.lock")
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as reason:
-        raise NoWeights(f"ipc_cache: {path} cannot be locked ({reason}); remove it, or set TMPDIR") from reason
-    try:
-        found = os.fstat(fd)
-        if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
-            raise NoWeights(f"ipc_cache: {path} belongs to somebody else; remove it, or set TMPDIR")
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def replacing(options: Options, stale: bool) -> Options:
