@@ -18,6 +18,8 @@ from ipc_cache.vllm.sources import Source, weight_files
 logger = logging.getLogger("vllm.ipc_cache")
 
 _RETRY_SECONDS = 0.2
+# A broker answered, and this model is not to be had, or not now.
+_MISSES = (ipc_cache.NotFound, ipc_cache.Mismatch, ipc_cache.Unknown, ipc_cache.Busy, ipc_cache.Timeout)
 
 
 class NoWeights(RuntimeError):
@@ -44,14 +46,7 @@ def find(fields: Mapping[str, str], source: Source, device: str, options: Option
     decision = Decision(fields, source, device)
     try:
         decision.weights = _attach(decision, replace(options, wait=0.0) if again else options)
-    except (
-        ipc_cache.NotFound,
-        ipc_cache.Mismatch,
-        ipc_cache.Unknown,
-        ipc_cache.Busy,
-        ipc_cache.Timeout,
-        ipc_cache.NoBroker,
-    ) as miss:
+    except (*_MISSES, ipc_cache.NoBroker) as miss:
         if not again:
             count("miss", getattr(miss, "field", "") or type(miss).__name__)
         if options.on_miss == "fail":
@@ -88,7 +83,27 @@ def _attach(decision: Decision, options: Options):
 
 
 def _attach_once(decision: Decision, options: Options, wait: float):
-    weights = _attach_any(decision, options, wait)
+    common = dict(
+        device=decision.device, wait=wait, sources=decision.source.folder, private=options.private, dir=options.dir
+    )
+    if options.model is not None:
+        return _attach_named(decision, options, common)
+    try:
+        return _attach_compared(decision, options, key=decision.fields, exact=True, verify=_verify(options), **common)
+    except _MISSES as miss:
+        if options.verify != "hash":
+            raise
+        return _attach_elsewhere(decision, options, {**common, "wait": 0}, miss)
+
+
+def _verify(options: Options) -> str:
+    """Who would publish reads the files anyway: then the content may decide where metadata cannot."""
+    return "hash" if options.on_miss == "publish" and options.verify == "stat" else options.verify
+
+
+def _attach_compared(decision: Decision, options: Options, *model: str, **common):
+    """ipc_cache.attach(), whose comparison of the files is completed."""
+    weights = ipc_cache.attach(*model, **common)
     if options.verify != "none":
         try:
             _check_files(decision.source, weights)
@@ -111,29 +126,10 @@ def _check_files(source: Source, weights) -> None:
         )
 
 
-def _attach_any(decision: Decision, options: Options, wait: float):
-    common = dict(
-        device=decision.device, wait=wait, sources=decision.source.folder, private=options.private, dir=options.dir
-    )
-    if options.model is not None:
-        return _attach_named(decision, options, common)
-    try:
-        return ipc_cache.attach(key=decision.fields, exact=True, verify=_verify(options), **common)
-    except (ipc_cache.NotFound, ipc_cache.Mismatch, ipc_cache.Timeout) as miss:
-        if options.verify != "hash":
-            raise
-        return _attach_elsewhere(decision, options, {**common, "wait": 0}, miss)
-
-
-def _verify(options: Options) -> str:
-    """Who would publish reads the files anyway: then the content may decide where metadata cannot."""
-    return "hash" if options.on_miss == "publish" and options.verify == "stat" else options.verify
-
-
 def _attach_named(decision: Decision, options: Options, common: dict):
     """The model that the user names, whatever its path: all other fields must be ours."""
     wanted = {name: value for name, value in decision.fields.items() if name != "model"}
-    weights = ipc_cache.attach(options.model, key=wanted, verify=_verify(options), **common)
+    weights = _attach_compared(decision, options, options.model, key=wanted, verify=_verify(options), **common)
     for name, value in weights.manifest.key.items():
         if name not in ("model", "device") and name not in wanted:
             weights.close()
@@ -147,12 +143,16 @@ def _attach_named(decision: Decision, options: Options, common: dict):
 
 
 def _attach_elsewhere(decision: Decision, options: Options, common: dict, miss: Exception):
-    """The same key from another folder, with the same content."""
+    """The same key from another folder, with the same content. Each is asked for by its whole key, since a number may be
+    somebody's name, and by content alone. Whatever is wrong with one, the next may fit."""
     for other in _same_but_path(decision, options):
+        elsewhere = {**decision.fields, "model": other.key["model"]}
         try:
-            return ipc_cache.attach(other.key_id, verify="hash", **common)
-        except (ipc_cache.Mismatch, ipc_cache.NotFound, ipc_cache.Unknown) as different:
-            miss = different
+            return _attach_compared(decision, options, key=elsewhere, exact=True, verify="hash", **common)
+        except (*_MISSES, ipc_cache.Refused) as reason:
+            logger.info("ipc_cache: the copy from %s is passed over: %s", other.key["model"], reason)
+            if isinstance(reason, (ipc_cache.Mismatch, ipc_cache.Unknown)):
+                miss = reason  # says more than that nothing has our path
     raise miss
 
 
