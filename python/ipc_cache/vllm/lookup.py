@@ -61,7 +61,9 @@ def _advice(decision: Decision, miss: Exception, options: Options) -> str:
     if isinstance(miss, ipc_cache.NoBroker):
         return ". Start one with: python3 -m ipc_cache.daemon --model " + str(decision.source.folder)
     if options.verify == "stat" and not isinstance(miss, ipc_cache.Unknown):
-        for other in _same_but_path(decision, options):
+        others = _same_but_path(decision, options)
+        if others:
+            other = others[0]
             return (
                 f". {other.name} ({other.key_id[:12]}) has this key but for its path {other.key['model']}; with "
                 '{"verify": "hash"} in --model-loader-extra-config it is taken if every file has the same content'
@@ -182,8 +184,3 @@ def attach_own(decision: Decision, options: Options):
         private=options.private,
         dir=options.dir,
     )
-
-
-def replacing(options: Options, stale: bool) -> Options:
-    """The options for publishing: over a model of the same key whose files have changed since."""
-    return replace(options, replace=True) if stale else options
