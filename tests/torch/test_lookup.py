@@ -11,7 +11,7 @@ from ipc_cache.vllm import lookup
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.sources import Source
 
-from harness import age, small_checkpoint
+from harness import age, small_checkpoint, wait_until
 
 KEY = {"layout": "engine", "dtype": "bfloat16"}
 
@@ -108,3 +108,17 @@ def test_other_content_is_the_miss(copies):
     publish(copies / "one", 1)
     miss = find(copies)
     assert isinstance(miss, ipc_cache.Mismatch) and miss.field == "model.safetensors"
+
+
+def test_who_replaces_does_not_attach_to_what_is_there(copies):
+    publish(copies / "mine", 1)
+    fields = {**KEY, "model": str(copies / "mine")}
+    for replaces in (True, False):
+        options = Options(verify="hash", on_miss="publish", replace=replaces)
+        decision = lookup.find(fields, Source(fields["model"], copies / "mine"), "host", options)
+        assert (decision.weights is None, decision.stale) == (replaces, replaces)
+        if replaces:
+            assert "is resident, and is replaced" in str(decision.miss)
+            wait_until(lambda: ipc_cache.models()[0].leases == 0, "the lease to end")
+        else:
+            decision.weights.close()

@@ -28,8 +28,9 @@ class NoWeights(RuntimeError):
 
 @dataclass
 class Decision:
-    """What was asked for, and the attached weights or why there are none. `stale`: the resident model was made of other
-    bytes under the same key, publishing must replace it. `phases`: what the decision took, see Report."""
+    """What was asked for, and the attached weights or why there are none. `stale`: publishing must replace the resident
+    model of the same key; it was made of other bytes, or the user wants it so. `phases`: what the decision took, see
+    Report."""
 
     fields: Mapping[str, str]
     source: Source
@@ -45,7 +46,7 @@ def find(fields: Mapping[str, str], source: Source, device: str, options: Option
     was waited for and counted before."""
     decision = Decision(fields, source, device)
     try:
-        decision.weights = _attach(decision, replace(options, wait=0.0) if again else options)
+        weights = _attach(decision, replace(options, wait=0.0) if again or options.replaces else options)
     except (*_MISSES, ipc_cache.NoBroker) as miss:
         if not again:
             count("miss", getattr(miss, "field", "") or type(miss).__name__)
@@ -54,6 +55,12 @@ def find(fields: Mapping[str, str], source: Source, device: str, options: Option
         decision.miss = miss
         # A field that is not of the key names a source file.
         decision.stale = isinstance(miss, ipc_cache.Mismatch) and miss.field not in fields and miss.field != "device"
+        return decision
+    if options.replaces:
+        weights.close()
+        decision.miss, decision.stale = ipc_cache.Exists(f"{weights.manifest.name} is resident, and is replaced"), True
+    else:
+        decision.weights = weights
     return decision
 
 

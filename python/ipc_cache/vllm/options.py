@@ -35,6 +35,11 @@ class Options:
     replace: bool = False
     trace_writes: bool = False
 
+    @property
+    def replaces(self) -> bool:
+        """Does this engine publish, whatever is resident?"""
+        return self.replace and self.on_miss == "publish"
+
     @classmethod
     def parse(cls, extra: object) -> "Options":
         """From `LoadConfig.model_loader_extra_config`. Raises ValueError with the key's name and what may be there."""
