@@ -96,7 +96,7 @@ test-unit: $(BUILD)/tests/unit
 test-system: all $(VENV)/ready $(BUILD)/tests/fault.so $(BUILD)/tests/faultfs $(fakes) $(gpu_programs)
 	$(Q)$(MAKE) --no-print-directory BUILD=$(TSAN_BUILD) SANITIZE=thread $(TSAN_BUILD)/tests/client $(TSAN_BUILD)/tests/fill
 	$(call say,TEST,system)
-	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q tests/system $(PYTEST)
+	$(Q)IPC_CACHE_BUILD=$(BUILD) $(VENV)/bin/python -m pytest -q -rs tests/system $(PYTEST)
 
 # Tracing, on the real kernel; what is missing (root, BTF, bpftrace ...) is said in the summary of skipped tests.
 $(BUILD)/tests/bpf/emit: tests/bpf/emit.c bpf/probes.h
@@ -117,7 +117,7 @@ $(ENGINES_VENV)/ready: tests/engines/install tests/engines/requirements.txt test
 .PHONY: test-engines
 test-engines: all $(ENGINES_VENV)/ready
 	$(call say,TEST,engines)
-	$(Q)IPC_CACHE_BUILD=$(BUILD) $(ENGINES_VENV)/bin/python -m pytest -q $(if $(findstring -m,$(PYTEST)),,-m 'not slow') tests/engines $(PYTEST)
+	$(Q)IPC_CACHE_BUILD=$(BUILD) $(ENGINES_VENV)/bin/python -m pytest -q -rs $(if $(findstring -m,$(PYTEST)),,-m 'not slow') tests/engines $(PYTEST)
 
 # vLLM's load phase and speed on a 2 GiB model, cold, warm and attached; takes 8 GB of memory and some minutes.
 .PHONY: bench-vllm

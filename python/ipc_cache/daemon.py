@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,98 +63,120 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; its exit status. 0 after SIGTERM or SIGINT, 1 with the failing rank's error on stderr."""
     options, passed_on = _parser().parse_known_args(argv)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
-    broker = None
-    resident: list[str] = []
+    signals = _Signals()
+    made = _Made(options.dir)
     status = 0
     try:
-        broker = _ensure_broker(options.dir)
-        resident = _publish(options, passed_on)
-        _stay(broker)
+        _ensure_broker(made, signals)
+        _publish(made, signals, options, passed_on)
+        _stay(made.broker, signals)
     except Ended:
         pass
     except (Failed, errors.Error, OSError) as error:
         print(f"ipc-cache-daemon: {error}", file=sys.stderr, flush=True)
         status = 1
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
     if not options.keep or status:
-        _free(options.dir, resident)
-        _stop_broker(broker, options.dir)
+        _free(made.directory, made.published)
+        _stop_broker(made.broker, made.directory)
     return status
 
 
-def _end(number: int, frame: object) -> None:
-    raise Ended
+class _Signals:
+    """SIGTERM and SIGINT end the daemon where it waits, and nowhere else: what has been started is known by then, and is
+    ended in peace."""
+
+    def __init__(self) -> None:
+        self.came = self.waiting = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take)
+
+    def _take(self, number: int, frame: object) -> None:
+        self.came = True
+        if self.waiting:
+            raise Ended
+
+    def wait(self, seconds: float) -> None:
+        """Raises Ended if a signal has come, or comes meanwhile."""
+        self.waiting = True
+        try:
+            if self.came:
+                raise Ended
+            time.sleep(seconds)
+        finally:
+            self.waiting = False
 
 
-def _ensure_broker(directory: str | None) -> subprocess.Popen[bytes] | None:
-    """The broker's process if we started it. It gets a session of its own: Ctrl-C here must not reach it."""
+@dataclass
+class _Made:
+    """What this process has to take away at the end: the broker if it started it, and the ids of the keys that were
+    published; what was resident before is not ours to free."""
+
+    directory: str | None
+    broker: subprocess.Popen[bytes] | None = None
+    published: list[str] = field(default_factory=list)
+
+
+def _ensure_broker(made: _Made, signals: _Signals) -> None:
+    """Starts one if none answers. It gets a session of its own: Ctrl-C here must not reach it."""
     with contextlib.suppress(errors.NoBroker):
-        Client(directory).close()
-        return None
-    broker = subprocess.Popen(
-        [program("ipc-cached"), *(["--dir", directory] if directory else [])], start_new_session=True
-    )
+        Client(made.directory).close()
+        return
+    where = ["--dir", made.directory] if made.directory else []
+    made.broker = subprocess.Popen([program("ipc-cached"), *where], start_new_session=True)
     deadline = time.monotonic() + _BROKER_PATIENCE
     while True:
+        signals.wait(_POLL)
         try:
-            Client(directory).close()
-            return broker
+            return Client(made.directory).close()
         except errors.NoBroker:
-            if broker.poll() is not None or time.monotonic() > deadline:
+            if made.broker.poll() is not None or time.monotonic() > deadline:
                 raise Failed("the broker did not start; its own message is above") from None
-            time.sleep(_POLL)
 
 
-def _publish(options: argparse.Namespace, passed_on: list[str]) -> list[str]:
-    """Runs the publisher and prints READY! for each rank as its model is there; the ids of the keys that were published:
-    what was resident before is not ours to free."""
+def _arguments(options: argparse.Namespace, passed_on: list[str]) -> list[str]:
+    """The publisher's."""
     extra = {"on_miss": "publish", "replace": options.replace, "dir": options.dir, "name": options.name}
-    arguments = [
-        "--model",
-        options.model,
-        "--tensor-parallel-size",
-        str(options.tp),
+    return [
+        "--model", options.model,
+        "--tensor-parallel-size", str(options.tp),
         *passed_on,
         *(["--master-port", str(options.master_port)] if options.master_port else []),
-        "--model-loader-extra-config",
-        json.dumps({k: v for k, v in extra.items() if v is not None}),
-    ]
+        "--model-loader-extra-config", json.dumps({k: v for k, v in extra.items() if v is not None}),
+    ]  # fmt: skip
+
+
+def _publish(made: _Made, signals: _Signals, options: argparse.Namespace, passed_on: list[str]) -> None:
+    """Runs the publisher and prints READY! for each rank as its model is there."""
     with tempfile.TemporaryDirectory(prefix="ipc-cache-daemon-") as folder:
         # A session of its own: all of its ranks are ended together.
         publisher = subprocess.Popen(
-            [sys.executable, "-m", PUBLISHER, *arguments],
+            [sys.executable, "-m", PUBLISHER, *_arguments(options, passed_on)],
             start_new_session=True,
             env={**os.environ, "IPC_CACHE_REPORT": folder},
         )
-        resident: dict[str, str] = {}
-        published: list[str] = []
+        resident: set[str] = set()
         try:
             while publisher.poll() is None:
-                _announce(folder, resident, published)
-                time.sleep(_POLL)
-            _announce(folder, resident, published)
+                _announce(folder, resident, made.published)
+                signals.wait(_POLL)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(publisher.pid, signal.SIGKILL)
             publisher.wait()
+            _announce(folder, resident, made.published)  # what came since the last look is there too
         if publisher.returncode or sum(name.startswith("target-") for name in resident) < options.tp:
-            _free(options.dir, published)
             raise Failed(_failure(folder, publisher.returncode))
-    return published
 
 
 def _reports(folder: str) -> list[tuple[str, dict[str, Any]]]:
     return [(path.stem, json.loads(path.read_text())) for path in sorted(Path(folder).glob("*.json"))]
 
 
-def _announce(folder: str, resident: dict[str, str], published: list[str]) -> None:
+def _announce(folder: str, resident: set[str], published: list[str]) -> None:
+    """Takes up the reports of ranks that are not among the `resident` ones yet."""
     for name, report in _reports(folder):
         if name not in resident and not report["error"] and report["key_id"]:
-            resident[name] = report["key_id"]
+            resident.add(name)
             if report["how"] == "published":
                 published.append(report["key_id"])
             print(
@@ -175,10 +198,10 @@ def _failure(folder: str, code: int) -> str:
     )
 
 
-def _stay(broker: subprocess.Popen[bytes] | None) -> None:
+def _stay(broker: subprocess.Popen[bytes] | None, signals: _Signals) -> None:
     """Until a signal comes, or the broker that we started is gone."""
     while broker is None or broker.poll() is None:
-        signal.sigtimedwait([], 1.0)
+        signals.wait(1.0)
     raise Failed(f"the broker ended with exit status {broker.returncode}; what it held is gone")
 
 

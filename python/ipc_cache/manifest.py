@@ -79,8 +79,15 @@ class Attribute:
     data: bytes
 
     def value(self) -> Any:
-        """Decoded where it is JSON, else the bytes."""
-        return json.loads(self.data) if self.type == "application/json" else self.data
+        """Decoded where it is JSON, else the bytes. Raises Invalid for what says that it is JSON and is not."""
+        if self.type != "application/json":
+            return self.data
+        try:
+            return json.loads(self.data)
+        except (ValueError, RecursionError) as error:
+            raise errors.Invalid(
+                f"attribute {self.name} of the manifest is no JSON that can be read: {error}"
+            ) from None
 
 
 class Manifest:

@@ -159,6 +159,22 @@ def test_memory_is_decided_once(run_job, published, broker, checkpoint, tmp_path
     assert answer["outside"] == bytes_ and answer["how"] == "attached"
 
 
+def test_replace_publishes_anew(run_job, checkpoint, tmp_path):
+    """Although the model is resident and fits."""
+    own = harness.Broker(tmp_path / "broker")
+    there = {"IPC_CACHE_DIR": str(tmp_path / "broker")}
+    path, publish = str(checkpoint("llama")), {"on_miss": "publish"}
+    try:
+        how = [
+            run_job("jobs:accounted", path, extra, **there)["how"]
+            for extra in (publish, publish, {**publish, "replace": True})
+        ]
+        assert how == ["published", "attached", "published"]
+        assert [m["state"] for m in own.models()] == ["ready"]
+    finally:
+        own.stop()
+
+
 def test_make_room_evicts_unleased_models_oldest_first(run_job, tmp_path):
     own = harness.Broker(tmp_path / "broker")
     there = {"IPC_CACHE_DIR": str(tmp_path / "broker")}

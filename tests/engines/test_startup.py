@@ -1,6 +1,9 @@
 """Pieces of the plugin that only a GPU's worker uses, without one: the corrected measurement, the collector's switch."""
 
 import gc
+import logging
+import os
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -78,20 +81,47 @@ def test_no_collection_while_a_model_is_built(monkeypatch, value, enabled):
     assert gc.isenabled()
 
 
-def test_a_child_has_what_was_prefetched(monkeypatch):
-    import os
+def fork(child=lambda: True):
+    """Whether child() is true in a forked child."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if child() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
+
+@pytest.fixture
+def triton_cache(monkeypatch):
+    """Triton's module that has the hash, on a machine that seems to have a GPU."""
     import vllm.platforms
 
     pytest.importorskip("triton")
     from triton.runtime import cache
 
     monkeypatch.setattr(vllm.platforms, "current_platform", SimpleNamespace(is_cuda_alike=lambda: True))
+    monkeypatch.setenv(startup.PREFETCH, "1")
+    return cache
+
+
+def test_a_child_has_what_was_prefetched(monkeypatch, triton_cache):
     monkeypatch.setenv(startup.PREFETCH, "0")
     assert startup.prefetch() is None
     monkeypatch.setenv(startup.PREFETCH, "1")
     thread = startup.prefetch()
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if cache.triton_key.cache_info().currsize == 1 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 and not thread.is_alive()
+    assert fork(lambda: triton_cache.triton_key.cache_info().currsize == 1) and not thread.is_alive()
+
+
+def test_a_fork_does_not_wait_for_ever(monkeypatch, triton_cache, caplog):
+    """The child starts while the thread still hashes; said, and waited for, once."""
+    free = threading.Event()
+    monkeypatch.setattr(triton_cache, "triton_key", lambda: free.wait(30))
+    monkeypatch.setattr(startup, "_PATIENCE_SECONDS", 0.05)
+    caplog.set_level(logging.INFO, "vllm.ipc_cache")
+    thread = startup.prefetch()
+    try:
+        assert fork() and fork() and thread.is_alive()
+        assert [record.getMessage() for record in caplog.records] == [
+            "ipc_cache: Triton's files are not hashed after 0.05 s; the child hashes them itself"
+        ]
+    finally:
+        free.set()
+        thread.join()

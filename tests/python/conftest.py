@@ -10,6 +10,7 @@ sys.path.insert(0, os.path.dirname(__file__))
 import ipc_cache
 
 import harness
+from fixtures import broker as broker
 
 
 def pytest_report_header(config):
@@ -17,18 +18,6 @@ def pytest_report_header(config):
 
     version = sys.version.split()[0]
     return f"ipc_cache {ipc_cache.__version__} from {os.path.dirname(ipc_cache.__file__)}, {_library.path()}, {version}"
-
-
-@pytest.fixture
-def broker(tmp_path, monkeypatch):
-    """Started for the test, which finds it by IPC_CACHE_DIR; checked for leftovers at the end."""
-    started = harness.Broker(str(tmp_path))
-    monkeypatch.setenv("IPC_CACHE_DIR", started.directory)
-    try:
-        yield started
-        started.check_and_stop()
-    finally:
-        started.kill()
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""File descriptors whose last close takes long, or for ever: whoever sends them delays nobody but itself."""
+"""File descriptors whose last close takes long, or for ever: whoever sends them delays nobody but itself.
+
+A broker that closed them where it serves would not answer before the harness has lost its patience.
+"""
 import os
 import signal
 import socket
 import struct
-import threading
-import time
 
 import pytest
 
@@ -17,7 +18,7 @@ from protocol import ATTACH, DRAFT, PING, SEGMENTS, closing, header, selector
 BODIES = {PING: b"", SEGMENTS: struct.pack("<II", 0, 1), DRAFT: struct.pack("<Q", 4096)}
 
 
-def lingering_socket(seconds=5):
+def lingering_socket(seconds=10 * int(PATIENCE)):
     """A TCP socket whose last close waits for a peer that does not read."""
     listener = socket.create_server(("127.0.0.1", 0))
     sender = socket.create_connection(listener.getsockname())
@@ -30,13 +31,6 @@ def lingering_socket(seconds=5):
     except BlockingIOError:
         pass
     return sender, peer, listener
-
-
-def served_soon(broker, limit=2.5):
-    began = time.monotonic()
-    assert broker.serves()
-    took = time.monotonic() - began
-    assert took < limit, f"another client waited {took:.1f} s"
 
 
 def hand_over(broker, client, data, sock):
@@ -56,7 +50,7 @@ def test_a_lingering_socket_that_came_as_an_fd_delays_nobody(broker, kind):
         if kind == DRAFT:
             made.segments(client)
         hand_over(broker, client, header(kind, BODIES[kind], 9), sender)
-        served_soon(broker)
+        assert broker.serves()
 
 
 def test_a_lingering_socket_in_a_message_that_is_never_read_delays_nobody(broker):
@@ -65,7 +59,7 @@ def test_a_lingering_socket_in_a_message_that_is_never_read_delays_nobody(broker
         client.send(ATTACH, selector("nobody", wait_ms=protocol.FOREVER))
         hand_over(broker, client, header(PING, b"", 9), sender)
         client.close()
-        served_soon(broker)
+        assert broker.serves()
 
 
 @pytest.mark.parametrize("kind", [PING, SEGMENTS, DRAFT])
@@ -81,9 +75,9 @@ def test_a_file_whose_close_never_ends_delays_nobody(root, broker, folder, kind)
             with closing(os.open(path, os.O_RDWR)) as fd:
                 client.send_raw(header(kind, BODIES[kind], 9), [fd])
                 assert hanging.hung.wait(PATIENCE), "the broker has not closed it"
-            served_soon(broker)
+            assert broker.serves()
             client.last_words() if kind == PING else client.receive()
-        served_soon(broker)
+        assert broker.serves()
         with broker.connect() as other:
             Handmade().publish(other)
             other.evict("handmade")
@@ -92,25 +86,28 @@ def test_a_file_whose_close_never_ends_delays_nobody(root, broker, folder, kind)
         hanging.__exit__()
 
 
-def test_freeing_much_memory_delays_nobody_for_long(broker, client):
-    """A publisher that dies with a gigabyte in the broker's hands."""
+def processor_ns(broker):
+    """What the broker's serving thread has computed, and what its others have."""
+    spent = {}
+    for thread in os.listdir(f"/proc/{broker.pid}/task"):
+        with open(f"/proc/{broker.pid}/task/{thread}/schedstat", encoding="ascii") as file:
+            spent[int(thread)] = int(file.read().split()[0])
+    serving = spent.pop(broker.pid)
+    return serving, sum(spent.values())
+
+
+def test_freeing_much_memory_is_not_the_serving_threads_work(broker, client):
+    """A publisher that dies with a gigabyte in the broker's hands: another thread gives the pages back."""
     size = 1 << 30
     client.begin({"model": "/giant"}, [size])
     with closing(protocol.sealed(size=size)) as fd:
         client.segments([fd])
-    worst, stop = [0.0], threading.Event()
-
-    def others():
-        with broker.connect() as engine:
-            while not stop.is_set():
-                began = time.monotonic()
-                engine.ping()
-                worst[0] = max(worst[0], time.monotonic() - began)
-
-    thread = threading.Thread(target=others)
-    thread.start()
+    serving, others = processor_ns(broker)
     client.close()
+
+    def others_did_it():
+        now = processor_ns(broker)
+        return now[1] - others > max(now[0] - serving, 1_000_000)
+
+    wait_until(others_did_it, "another thread to free the memory")
     broker.becomes_empty()
-    stop.set()
-    thread.join()
-    assert worst[0] < 1

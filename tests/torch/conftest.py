@@ -13,7 +13,7 @@ import torch  # noqa: E402
 
 import ipc_cache  # noqa: E402
 
-import harness  # noqa: E402
+from fixtures import broker as broker  # noqa: E402
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -27,17 +27,6 @@ def pytest_report_header(config):
         f"ipc_cache {ipc_cache.__version__}, torch {torch.__version__}, safetensors {safetensors.__version__}, "
         f"transformers {transformers.__version__}, numpy {numpy.__version__}, Python {sys.version.split()[0]}"
     )
-
-
-@pytest.fixture
-def broker(tmp_path, monkeypatch):
-    started = harness.Broker(str(tmp_path))
-    monkeypatch.setenv("IPC_CACHE_DIR", started.directory)
-    try:
-        yield started
-        started.check_and_stop()
-    finally:
-        started.kill()
 
 
 @pytest.fixture(scope="session")

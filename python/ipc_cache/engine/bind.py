@@ -6,19 +6,18 @@ whoever else holds it (ties, kernels, loaders) sees the shared weights too. Noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from .. import errors
 from ..manifest import BUFFER, HIDDEN, PARAMETER
 from ..weights import Weights
-from .export import STATE, VERSION
+from . import fit
+from .state import State, read
 from .structure import Tree, modules, registered
-from .values import decode
 
 Private = Callable[[str, torch.Tensor], bool]
 
@@ -39,7 +38,9 @@ class Bound:
 
 
 def exchange(old: torch.Tensor, new: torch.Tensor) -> None:
-    """Gives `old` the memory, type and shape of `new`; its class and attributes stay."""
+    """Gives `old` the memory, type and shape of `new`; its class and attributes stay. The shape may be another one: a
+    skeleton is what the constructor made, and post-processing packs, transposes and pads. Where it has not, fit.py has
+    compared them."""
     made = torch.Tensor._make_subclass(type(old), new, False)
     torch._C._swap_tensor_impl(old, made)
 
@@ -80,12 +81,16 @@ class _Copies:
 
 class _Binder:
     def __init__(
-        self, owners: dict[str, nn.Module], weights: Weights, state: dict[str, Any], private: Private | None
+        self,
+        owners: dict[str, nn.Module],
+        weights: Weights,
+        flags: dict[str, int],
+        state: State,
+        private: Private | None,
     ) -> None:
         self.owners = owners
-        self.weights, self.state, self.private = weights, state, private
+        self.weights, self.flags, self.state, self.private = weights, flags, state, private
         self.views = weights._views()  # of types that this torch knows
-        self.host = set(state["host"])
         self.copies = _Copies()
         self.out = Bound()
         self.objects: dict[str, torch.Tensor] = {}  # what stands under a name now
@@ -98,7 +103,7 @@ class _Binder:
     def tensor(self, name: str) -> torch.Tensor:
         """The memory for a name: shared, or a copy of its own."""
         view = self.views[name] if name in self.views else self.weights[name]
-        if name in self.host and view.device.type != "cpu":
+        if name in self.state.host and view.device.type != "cpu":
             view = self.copies.of(view, True)
         elif self.private is not None and self.private(name, view):
             view = self.copies.of(view, False)
@@ -112,7 +117,7 @@ class _Binder:
 
     def registered(self, name: str, kind: str) -> None:
         owner, attribute = self.owner(name)
-        same = self.state["same"].get(name, name)  # its own name is not bound yet
+        same = self.state.same.get(name, name)  # its own name is not bound yet
         old: torch.Tensor | None = owner._parameters.get(attribute)
         old = owner._buffers.get(attribute) if old is None else old
         if same in self.objects:
@@ -147,7 +152,7 @@ class _Binder:
         if kind == "tensor":
             return self.plain_tensor(body[0], old)
         if kind == "value":
-            return decode(body[0])
+            return body[0]
         if kind == "keep":
             return old
         if kind == "dict":
@@ -167,7 +172,7 @@ class _Binder:
         return parts if kind == "list" else tuple(parts)
 
     def plain_tensor(self, name: str, old: Any) -> torch.Tensor:
-        same = self.state["same"].get(name)
+        same = self.state.same.get(name)
         if same is not None and same in self.objects:
             made = self.objects[same]
         elif isinstance(old, nn.Parameter) and id(old) not in self.done:
@@ -178,46 +183,43 @@ class _Binder:
         self.objects[name] = made
         return made
 
-    def remove(self) -> None:
-        for name in self.state["deleted"]:
-            path, _, attribute = name.partition("[")[0].rpartition(".")
-            owner = self.owners.get(path)
-            if owner is not None and "[" not in name:
-                for where in (owner._parameters, owner._buffers, owner.__dict__):
-                    where.pop(attribute, None)
-        for name in self.state["none"]:
+    def removed(self, names: list[str]) -> Iterator[tuple[nn.Module, str]]:
+        """(module, attribute) of those that the skeleton may have; what a container holds goes with the container."""
+        for name in names:
             path, _, attribute = name.rpartition(".")
-            owner = self.owners.get(path)
-            if owner is None:
-                continue
-            where = owner._buffers if attribute in owner._buffers else owner._parameters
-            if attribute in owner.__dict__:
-                owner.__dict__[attribute] = None
-            else:
-                where[attribute] = None
+            if "[" not in name and path in self.owners:
+                yield self.owners[path], attribute
+
+    def remove(self) -> None:
+        for owner, attribute in self.removed(self.state.deleted):
+            for where in (owner._parameters, owner._buffers, owner.__dict__):
+                where.pop(attribute, None)
+        for owner, attribute in self.removed(self.state.none):
+            registered = owner._buffers if attribute in owner._buffers else owner._parameters
+            where = owner.__dict__ if attribute in owner.__dict__ else registered
+            where[attribute] = None
 
     def run(self, ignore: Callable[[str], bool] | None) -> Bound:
-        flags = _flags(self.weights)
+        flags = self.flags
         names = [name for name in flags if ignore is None or not ignore(name)]
-        same = self.state["same"]
+        same = self.state.same
         # The first name of an object comes before its others, whatever the order of the table.
         for name in sorted(names, key=lambda n: n in same):
             if flags[name] & (PARAMETER | BUFFER):
                 self.registered(name, "parameter" if flags[name] & PARAMETER else "buffer")
         wanted = set(names)
-        for path, attributes in self.state["plain"].items():
+        for path, attributes in self.state.plain.items():
             owner = self.owners[path]
             for attribute, tree in attributes.items():
                 if _names(tree) <= wanted:
                     owner.__dict__[attribute] = self.plain(tree, owner.__dict__.get(attribute))
         self.remove()
-        for path, values in self.state["scalars"].items():
+        for path, values in self.state.scalars.items():
             for attribute, value in values.items():
-                self.owners[path].__dict__[attribute] = decode(value)
-        for name, attributes in self.state["flags"].items():
+                self.owners[path].__dict__[attribute] = value
+        for name, attributes in self.state.flags.items():
             if name in self.objects:
-                for attribute, value in attributes.items():
-                    setattr(self.objects[name], attribute, decode(value))
+                self.objects[name].__dict__.update(attributes)
         return self.out
 
 
@@ -238,19 +240,6 @@ def _flags(weights: Weights) -> dict[str, int]:
     return {name: flag for name, flag in zip(manifest.names, manifest.flags) if not name.startswith(HIDDEN)}
 
 
-def _check(module: nn.Module, owners: dict[str, nn.Module], weights: Weights, state: dict[str, Any]) -> None:
-    """Is this the model that the skeleton is of? Mismatch lists what it has no place for."""
-    paths = {name.rpartition(".")[0] for name, flag in _flags(weights).items() if flag & (PARAMETER | BUFFER)}
-    paths |= set(state["plain"]) | set(state["scalars"])
-    missing = sorted(path for path in paths if path not in owners)
-    if missing:
-        shown = ", ".join(missing[:20])
-        raise errors.Mismatch(
-            f"{weights.manifest.name} is another model: {type(module).__name__} has no {shown}", 0, "modules",
-            f"{len(owners)} modules", shown,
-        )  # fmt: skip
-
-
 def bind(
     module: nn.Module,
     weights: Weights,
@@ -261,19 +250,13 @@ def bind(
     """Binds a skeleton() of the published model to the attached weights of an export.
 
     private(name, tensor): this one shall be a private, writable copy. ignore(name): leave this one as the skeleton has it.
-    Raises Mismatch when the skeleton is of another model. Call check_no_meta() when everything else is done too.
+    Raises Usage for what export() did not publish, Mismatch when the skeleton is of another model, Invalid for a state that
+    export() does not write; then the skeleton is as it was. Call check_no_meta() when everything else is done too.
     """
-    if STATE not in weights.manifest.attributes:
-        raise errors.Usage(f"{weights.manifest.name} was not published by export(); attach_module() binds checkpoints")
-    state = weights.attribute(STATE)
-    if state.get("version") != VERSION:
-        raise errors.Mismatch(
-            f"{weights.manifest.name} was exported in version {state.get('version')}, this package binds {VERSION}; "
-            f"publish it again", 0, "export version", str(VERSION), str(state.get("version")),
-        )  # fmt: skip
-    owners = dict(modules(module))
-    _check(module, owners, weights, state)
-    out = _Binder(owners, weights, state, private).run(ignore)
+    owners, flags = dict(modules(module)), _flags(weights)
+    state = read(weights, flags)
+    fit.check(module, owners, weights, flags, state, ignore)
+    out = _Binder(owners, weights, flags, state, private).run(ignore)
     out.left = [
         name
         for path, part in owners.items()

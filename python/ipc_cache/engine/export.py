@@ -1,12 +1,6 @@
 """export(): everything of a loaded and post-processed module that another process needs to be the same model.
 
-Tensors travel as tensors, each once; that two names are one object, what became of names that were there before, flags on
-tensors and changed host state travel as the attribute STATE of the manifest, a JSON object:
-    same       {name: name of the same object}
-    deleted    [names that were there and are not any more]        none  [names that are None now]
-    flags      {name: {attribute of the tensor: value}}            host  [names of tensors on the host, of a GPU's model]
-    plain      {module path: {attribute: tree, see structure.py}}
-    scalars    {module path: {attribute: value}}
+Tensors travel as tensors, each once; what they cannot say goes with them as the state that state.py describes.
 """
 
 from __future__ import annotations
@@ -20,11 +14,9 @@ from torch import nn
 
 from .. import errors, manifest
 from ..publication import Published, publish
+from .state import STATE, VERSION
 from .structure import Structure, Tree, join, modules, plain_trees, registered, scalars
 from .values import NotPlain, encode
-
-STATE = "ipc-cache.engine"
-VERSION = 1
 
 Exclude = Callable[[str, torch.Tensor, nn.Module], bool]
 Scalars = Callable[[str, str, Any], bool]
@@ -91,6 +83,13 @@ class _Exporter:
                     f"{', '.join(found)}"
                 )
         self.changed_scalars(path, module)
+
+    def reshaped(self) -> list[str] | None:
+        """Parameters that the skeleton does not have in the shape that they have here."""
+        if self.since is None:
+            return None
+        parameters = [name for name, kind in self.out.kinds.items() if kind == "parameter"]
+        return [n for n in parameters if self.since.tensors.get(n) != self.out.tensors[n].shape]
 
     def changed_scalars(self, path: str, module: nn.Module) -> None:
         if self.since is None:
@@ -159,10 +158,11 @@ def export(
     out.state = {
         "version": VERSION,
         "same": exporter.same,
-        "deleted": sorted(since.tensors - exporter.seen) if since is not None else [],
+        "deleted": sorted(since.tensors.keys() - exporter.seen) if since is not None else [],
         "none": exporter.none,
         "flags": {name: found for name, found in flags.items() if found},
         "host": [n for n, t in out.tensors.items() if t.device.type == "cpu" and main.type != "cpu"],
+        "reshaped": exporter.reshaped(),
         "plain": exporter.plain,
         "scalars": exporter.scalars,
     }

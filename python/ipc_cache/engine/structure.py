@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from .values import NotPlain, encode
 
@@ -97,9 +98,10 @@ def scalars(module: nn.Module) -> dict[str, Any]:
 
 @dataclass
 class Structure:
-    """What a module had when it was looked at: names of tensors, and host state by module path."""
+    """What a module had when it was looked at: shapes of tensors by name (None: not known yet), and host state by module
+    path."""
 
-    tensors: set[str] = field(default_factory=set)
+    tensors: dict[str, torch.Size | None] = field(default_factory=dict)
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -107,8 +109,9 @@ def snapshot(module: nn.Module) -> Structure:
     """Looks at a module, best right after its construction, so that export() can tell what loading has changed."""
     structure = Structure()
     for path, part in modules(module):
-        structure.tensors.update(name for name, _, tensor, _ in registered(path, part) if tensor is not None)
+        there = {name: tensor for name, _, tensor, _ in registered(path, part) if tensor is not None}
         for _, _, found in plain_trees(path, part):
-            structure.tensors.update(found)
+            there.update(found)
+        structure.tensors.update((name, None if is_lazy(tensor) else tensor.shape) for name, tensor in there.items())
         structure.state[path] = scalars(part)
     return structure

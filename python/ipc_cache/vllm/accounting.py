@@ -1,9 +1,9 @@
 """What vLLM's worker is told about memory that the broker holds, before it measures the device.
 
-From 0.30 the worker asks for it once, takes its snapshot and then loads. So the decision, attach or not, is made in that
-call: it waits, takes the lease, and what it answered is what the load binds. Writable copies are this process's own memory
-and count nothing; so does a model that will be loaded, or published and attached, after the snapshot. The CPU worker does
-not ask.
+The worker asks for it once, takes its snapshot and then loads; where it does not ask, baseline.py does. So the decision,
+attach or not, is made in that call: it waits, takes the lease, and what it answered is what the load binds. Writable copies
+are this process's own memory and count nothing; so does a model that will be loaded, or published and attached, after the
+snapshot. The CPU worker does not ask.
 """
 
 import logging
@@ -55,39 +55,39 @@ def take(role: str, model: str):
 
 
 def make_room(needed: int, free: Callable[[], int], device: str, options: Options) -> list[str]:
-    """Evicts unleased models of `device`, oldest first, until `free()` reaches `needed` bytes; with `make_room` off it only
-    says which ones are in the way. Returns their names."""
+    """Evicts unleased models of `device`, oldest first, until `free()` reaches `needed` bytes; returns the names of those
+    that it evicted. With the option `make_room` off it evicts none, and names all that are in the way."""
     if free() >= needed:
         return []
-    name = ipc_cache.client.device_name(device)
-    idle = sorted(
-        (
-            m
-            for m in ipc_cache.models(dir=options.dir)
-            if m.state == "ready" and not m.leases and m.key.get("device") == name
-        ),
-        key=lambda m: m.created_ns,
-    )
+    unused = _unused(device, options)
     if not options.make_room:
-        names = [f"{m.name or m.key_id[:12]} ({m.nbytes} bytes)" for m in idle]
+        names = [f"{_display_name(m)} ({m.nbytes} bytes)" for m in unused]
         if names:
             logger.warning(
                 "ipc_cache: %s has %d bytes free and vLLM wants %d; models that nobody uses: %s. Evict them with "
-                "`ipc-cache evict`, or set make_room",
-                device,
-                free(),
-                needed,
-                ", ".join(names),
-            )
+                "`ipc-cache evict`, or set make_room", device, free(), needed, ", ".join(names),
+            )  # fmt: skip
         return names
     evicted = []
-    for model in idle:
+    for model in unused:
         if free() >= needed:
             break
         try:
-            ipc_cache.evict(model.key_id, key={"device": name}, dir=options.dir)
+            ipc_cache.evict(model.key_id, key={"device": model.key["device"]}, dir=options.dir)
         except (ipc_cache.Busy, ipc_cache.NotFound):  # somebody attached or evicted it meanwhile
             continue
-        evicted.append(model.name or model.key_id[:12])
+        evicted.append(_display_name(model))
         logger.info("ipc_cache: evicted %s to make room on %s", evicted[-1], device)
     return evicted
+
+
+def _unused(device: str, options: Options) -> list:
+    """The models of a device that nobody has a lease on, oldest first."""
+    name = ipc_cache.client.device_name(device)
+    models = ipc_cache.models(dir=options.dir)
+    unused = [m for m in models if m.state == "ready" and not m.leases and m.key.get("device") == name]
+    return sorted(unused, key=lambda m: m.created_ns)
+
+
+def _display_name(model) -> str:
+    return model.name or model.key_id[:12]

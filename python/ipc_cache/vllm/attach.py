@@ -26,7 +26,7 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
     """The model around `weights` (an ipc_cache.Weights), ready to run. Fills the report's phases and sizes."""
     target = platform.target_device(vllm_config)
     _check_device(weights, target)
-    with startup.collector_paused(), default_dtype(model_config.dtype):
+    with startup.collector_paused(), _default_dtype(model_config.dtype):
         with report.phase("skeleton"), engine.skeleton(target):
             model = _initialize(vllm_config, model_config, prefix)
         refuse.check_methods(model)
@@ -98,7 +98,7 @@ def _ties_settled(model_config) -> Iterator[None]:
 
 
 @contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """torch's default type while a model is built; vLLM has moved its own helper between versions."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)

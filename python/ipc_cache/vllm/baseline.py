@@ -25,10 +25,8 @@ def install(formats: tuple[str, ...]) -> None:
     if original is None or hasattr(original, _MARK):
         return
     corrected = _corrected(original, formats)
-    for module in (
-        utils,
-        sys.modules.get("vllm.v1.worker.gpu_worker"),
-    ):  # which has taken it by its name, if it is there
+    # The worker's module has taken the function by its name, if it is there already.
+    for module in (utils, sys.modules.get("vllm.v1.worker.gpu_worker")):
         if module is not None:
             module.request_memory = corrected
 

@@ -1,7 +1,7 @@
 """The loader that vLLM selects by `--load-format ipc_broker`: attach, or what `on_miss` says.
 
-A worker of vLLM 0.30 and later asks one instance for the memory that is held elsewhere, measures the device, and loads with
-another instance. Whether this engine attaches is decided in that first call and kept for the second: what was counted is
+A GPU's worker asks one instance for the memory that is held elsewhere, measures the device, and loads with another
+instance. Whether this engine attaches is decided in that first call and kept for the second: what was counted is
 what is bound. Shared weights live as long as the model; their lease ends with it.
 """
 
@@ -13,7 +13,7 @@ import torch
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
 import ipc_cache
-from ipc_cache.vllm import accounting, attach, key, lookup, platform, publish, refuse, sources, startup
+from ipc_cache.vllm import accounting, attach, key, lock, lookup, platform, publish, refuse, sources, startup
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import Report, done, failed, supervised
 
@@ -123,12 +123,12 @@ class IpcBrokerLoader(BaseModelLoader):
         unless a daemon wanted nothing but the publication."""
         if isinstance(decision.miss, ipc_cache.NoBroker) and not supervised():
             return None
-        with lookup.only_one(decision.fields):
+        with lock.only_one(decision.fields, self.options.wait):
             with report.phase("connect"):
                 again = lookup.find(decision.fields, decision.source, decision.device, self.options, again=True)
             if again.weights is not None:
                 return again.weights
-            options = lookup.replacing(self.options, again.stale)
+            options = dataclasses.replace(self.options, replace=self.options.replace or again.stale)
             try:
                 publish.publish(
                     self.load_config,

@@ -5,18 +5,12 @@ model that was published from another folder is taken if every file has the same
 one is.
 """
 
-import fcntl
 import logging
-import os
-import stat
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import ipc_cache
-from ipc_cache import engine
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import count
 from ipc_cache.vllm.sources import Source, weight_files
@@ -24,6 +18,8 @@ from ipc_cache.vllm.sources import Source, weight_files
 logger = logging.getLogger("vllm.ipc_cache")
 
 _RETRY_SECONDS = 0.2
+# A broker answered, and this model is not to be had, or not now.
+_MISSES = (ipc_cache.NotFound, ipc_cache.Mismatch, ipc_cache.Unknown, ipc_cache.Busy, ipc_cache.Timeout)
 
 
 class NoWeights(RuntimeError):
@@ -32,8 +28,9 @@ class NoWeights(RuntimeError):
 
 @dataclass
 class Decision:
-    """What was asked for, and the attached weights or why there are none. `stale`: the resident model was made of other
-    bytes under the same key, publishing must replace it. `phases`: what the decision took, see Report."""
+    """What was asked for, and the attached weights or why there are none. `stale`: publishing must replace the resident
+    model of the same key; it was made of other bytes, or the user wants it so. `phases`: what the decision took, see
+    Report."""
 
     fields: Mapping[str, str]
     source: Source
@@ -49,15 +46,8 @@ def find(fields: Mapping[str, str], source: Source, device: str, options: Option
     was waited for and counted before."""
     decision = Decision(fields, source, device)
     try:
-        decision.weights = _attach(decision, replace(options, wait=0.0) if again else options)
-    except (
-        ipc_cache.NotFound,
-        ipc_cache.Mismatch,
-        ipc_cache.Unknown,
-        ipc_cache.Busy,
-        ipc_cache.Timeout,
-        ipc_cache.NoBroker,
-    ) as miss:
+        weights = _attach(decision, replace(options, wait=0.0) if again or options.replaces else options)
+    except (*_MISSES, ipc_cache.NoBroker) as miss:
         if not again:
             count("miss", getattr(miss, "field", "") or type(miss).__name__)
         if options.on_miss == "fail":
@@ -65,6 +55,12 @@ def find(fields: Mapping[str, str], source: Source, device: str, options: Option
         decision.miss = miss
         # A field that is not of the key names a source file.
         decision.stale = isinstance(miss, ipc_cache.Mismatch) and miss.field not in fields and miss.field != "device"
+        return decision
+    if options.replaces:
+        weights.close()
+        decision.miss, decision.stale = ipc_cache.Exists(f"{weights.manifest.name} is resident, and is replaced"), True
+    else:
+        decision.weights = weights
     return decision
 
 
@@ -72,7 +68,9 @@ def _advice(decision: Decision, miss: Exception, options: Options) -> str:
     if isinstance(miss, ipc_cache.NoBroker):
         return ". Start one with: python3 -m ipc_cache.daemon --model " + str(decision.source.folder)
     if options.verify == "stat" and not isinstance(miss, ipc_cache.Unknown):
-        for other in _same_but_path(decision, options):
+        others = _same_but_path(decision, options)
+        if others:
+            other = others[0]
             return (
                 f". {other.name} ({other.key_id[:12]}) has this key but for its path {other.key['model']}; with "
                 '{"verify": "hash"} in --model-loader-extra-config it is taken if every file has the same content'
@@ -94,7 +92,27 @@ def _attach(decision: Decision, options: Options):
 
 
 def _attach_once(decision: Decision, options: Options, wait: float):
-    weights = _attach_any(decision, options, wait)
+    common = dict(
+        device=decision.device, wait=wait, sources=decision.source.folder, private=options.private, dir=options.dir
+    )
+    if options.model is not None:
+        return _attach_named(decision, options, common)
+    try:
+        return _attach_compared(decision, options, key=decision.fields, exact=True, verify=_verify(options), **common)
+    except _MISSES as miss:
+        if options.verify != "hash":
+            raise
+        return _attach_elsewhere(decision, options, {**common, "wait": 0}, miss)
+
+
+def _verify(options: Options) -> str:
+    """Who would publish reads the files anyway: then the content may decide where metadata cannot."""
+    return "hash" if options.on_miss == "publish" and options.verify == "stat" else options.verify
+
+
+def _attach_compared(decision: Decision, options: Options, *model: str, **common):
+    """ipc_cache.attach(), whose comparison of the files is completed."""
+    weights = ipc_cache.attach(*model, **common)
     if options.verify != "none":
         try:
             _check_files(decision.source, weights)
@@ -117,29 +135,10 @@ def _check_files(source: Source, weights) -> None:
         )
 
 
-def _attach_any(decision: Decision, options: Options, wait: float):
-    common = dict(
-        device=decision.device, wait=wait, sources=decision.source.folder, private=options.private, dir=options.dir
-    )
-    if options.model is not None:
-        return _attach_named(decision, options, common)
-    try:
-        return ipc_cache.attach(key=decision.fields, exact=True, verify=_verify(options), **common)
-    except (ipc_cache.NotFound, ipc_cache.Mismatch, ipc_cache.Timeout) as miss:
-        if options.verify != "hash":
-            raise
-        return _attach_elsewhere(decision, options, {**common, "wait": 0}, miss)
-
-
-def _verify(options: Options) -> str:
-    """Who would publish reads the files anyway: then the content may decide where metadata cannot."""
-    return "hash" if options.on_miss == "publish" and options.verify == "stat" else options.verify
-
-
 def _attach_named(decision: Decision, options: Options, common: dict):
     """The model that the user names, whatever its path: all other fields must be ours."""
     wanted = {name: value for name, value in decision.fields.items() if name != "model"}
-    weights = ipc_cache.attach(options.model, key=wanted, verify=_verify(options), **common)
+    weights = _attach_compared(decision, options, options.model, key=wanted, verify=_verify(options), **common)
     for name, value in weights.manifest.key.items():
         if name not in ("model", "device") and name not in wanted:
             weights.close()
@@ -153,12 +152,16 @@ def _attach_named(decision: Decision, options: Options, common: dict):
 
 
 def _attach_elsewhere(decision: Decision, options: Options, common: dict, miss: Exception):
-    """The same key from another folder, with the same content."""
+    """The same key from another folder, with the same content. Each is asked for by its whole key, since a number may be
+    somebody's name, and by content alone. Whatever is wrong with one, the next may fit."""
     for other in _same_but_path(decision, options):
+        elsewhere = {**decision.fields, "model": other.key["model"]}
         try:
-            return ipc_cache.attach(other.key_id, verify="hash", **common)
-        except (ipc_cache.Mismatch, ipc_cache.NotFound, ipc_cache.Unknown) as different:
-            miss = different
+            return _attach_compared(decision, options, key=elsewhere, exact=True, verify="hash", **common)
+        except (*_MISSES, ipc_cache.Refused) as reason:
+            logger.info("ipc_cache: the copy from %s is passed over: %s", other.key["model"], reason)
+            if isinstance(reason, (ipc_cache.Mismatch, ipc_cache.Unknown)):
+                miss = reason  # says more than that nothing has our path
     raise miss
 
 
@@ -188,29 +191,3 @@ def attach_own(decision: Decision, options: Options):
         private=options.private,
         dir=options.dir,
     )
-
-
-@contextmanager
-def only_one(fields: Mapping[str, str]) -> Iterator[None]:
-    """One process of this user at a time loads for a key; the others wait and find it published."""
-    # Nobody else can take the name in the user's own folder; where there is none, taking it is told.
-    folder = os.environ.get("XDG_RUNTIME_DIR", "")
-    folder = folder if os.path.isdir(folder) and os.access(folder, os.W_OK) else tempfile.gettempdir()
-    path = os.path.join(folder, f"ipc_cache_publish_{os.getuid()}_{engine.digest(dict(fields))[:32]}.lock")
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as reason:
-        raise NoWeights(f"ipc_cache: {path} cannot be locked ({reason}); remove it, or set TMPDIR") from reason
-    try:
-        found = os.fstat(fd)
-        if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
-            raise NoWeights(f"ipc_cache: {path} belongs to somebody else; remove it, or set TMPDIR")
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def replacing(options: Options, stale: bool) -> Options:
-    """The options for publishing: over a model of the same key whose files have changed since."""
-    return replace(options, replace=True) if stale else options

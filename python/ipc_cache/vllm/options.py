@@ -13,7 +13,8 @@ class Options:
 
     dir         the broker's directory; default: $IPC_CACHE_DIR, then the usual places
     model       which resident model: a name or a key's first digits; default: the one with this engine's key
-    wait        seconds to wait for a model that is loading or not there yet; "forever" or a number
+    wait        seconds to wait for a model that is loading or not there yet; "forever" or a number. When publishing, as
+                long again for another engine that loads the same already, and 0 is for as long as it takes then
     verify      how source files are compared: "stat", "hash" (read them where stat cannot tell), "none"
     make_room   evict unleased models of this device before the engine measures its memory
     on_miss     "fail"; "load": an ordinary load; "publish": an ordinary load, then publish and attach
@@ -33,6 +34,11 @@ class Options:
     name: str | None = None
     replace: bool = False
     trace_writes: bool = False
+
+    @property
+    def replaces(self) -> bool:
+        """Does this engine publish, whatever is resident?"""
+        return self.replace and self.on_miss == "publish"
 
     @classmethod
     def parse(cls, extra: object) -> "Options":

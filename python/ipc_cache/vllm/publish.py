@@ -21,8 +21,6 @@ from ipc_cache.vllm.report import Report
 
 # Scratch memory and locks that kernels write: made anew by post-processing, never shared.
 _SCRATCH = frozenset({"workspace", "locks", "kv_cache"})
-
-
 # So much is given back to the system at a time: freed blocks below malloc's threshold would else stay with the process.
 _TRIM_BYTES = 128 << 20
 

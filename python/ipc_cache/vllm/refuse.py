@@ -92,7 +92,6 @@ def _where() -> str:
 
 
 def _rebuilds(method: object) -> bool:
-    # LoRA and the modular kernels wrap the method of the base layer under the same attribute: what they wrap decides.
     name = type(method).__name__
     if platform.is_cpu():
         return name in _CPU if has_rebuild_hook() else name in _UNTOUCHED

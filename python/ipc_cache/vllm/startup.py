@@ -9,6 +9,7 @@ vLLM reads its configuration; an engine core that is forked has the answer then.
 """
 
 import gc
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,10 @@ from contextlib import contextmanager, suppress
 
 FREEZE = "IPC_CACHE_GC_FREEZE"
 PREFETCH = "IPC_CACHE_PREFETCH"
+
+_PATIENCE_SECONDS = 10.0  # that a fork waits for Triton's hash
+
+logger = logging.getLogger("vllm.ipc_cache")
 
 
 def _on(variable: str) -> bool:
@@ -43,8 +48,8 @@ def collector_paused() -> Iterator[None]:
 
 
 def prefetch() -> threading.Thread | None:
-    """Starts the thread, where there is a GPU and a Triton that works like this. It has ended before the process forks:
-    a child would inherit what it holds."""
+    """Starts the thread, where there is a GPU and a Triton that works like this. A fork waits until it has ended, but not
+    for ever: on a hanging file system the child is started without the answer, and finds it out itself."""
     from vllm.platforms import current_platform
 
     if not _on(PREFETCH) or not current_platform.is_cuda_alike():
@@ -55,8 +60,24 @@ def prefetch() -> threading.Thread | None:
         return None
     thread = threading.Thread(target=_quietly, args=(triton_key,), name="ipc-cache-prefetch", daemon=True)
     thread.start()
-    os.register_at_fork(before=thread.join)
+    os.register_at_fork(before=_Joining(thread))
     return thread
+
+
+class _Joining:
+    """Waits for a thread, and if that was too long never again."""
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self.thread = thread
+        self.patience = _PATIENCE_SECONDS
+
+    def __call__(self) -> None:
+        self.thread.join(self.patience)
+        if self.thread.is_alive() and self.patience:
+            logger.info(
+                "ipc_cache: Triton's files are not hashed after %s s; the child hashes them itself", self.patience
+            )
+            self.patience = 0.0
 
 
 def _quietly(function: Callable[[], object]) -> None:
