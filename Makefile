@@ -93,13 +93,15 @@ $(BUILD)/obj/%.o: %.c VERSION
 demo:
 	@BUILD='$(BUILD)' tools/demo $(if $(MODEL),'$(MODEL)')
 
+# What git tracks of these; a check of nothing must not pass.
+tracked = $(or $(sort $(shell git ls-files $(1))),$(error no tracked files: this needs git, and a clone of its own user))
 .PHONY: lint shellcheck
 lint: shellcheck
-	$(Q)clang-format --dry-run -Werror $(sort $(shell git ls-files '*.c' '*.h'))
+	$(Q)clang-format --dry-run -Werror $(call tracked,'*.c' '*.h')
 	$(Q)mandoc -T lint -W warning tools/man/*.[1-8]
 # Every script is known by its first line; completions have none.
 shellcheck:
-	$(Q)shellcheck $(sort $(shell git ls-files | xargs awk '/^#!.*sh$$/ { print FILENAME } { nextfile }')) tools/completions/*.bash
+	$(Q)shellcheck $(shell awk '/^#!.*sh$$/ { print FILENAME } { nextfile }' $(call tracked)) tools/completions/*.bash
 
 include bpf/bpf.mk
 include tools/install.mk

@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -147,11 +148,19 @@ def attempt(step, *arguments):
         bar(step.__name__, False, f"failed: {error}".replace("\n", " ")[:400])
 
 
+def known_commit():
+    """Of a bundle, or of the checkout where there is git."""
+    if (HERE / "COMMIT").exists():
+        return (HERE / "COMMIT").read_text().strip()
+    if shutil.which("git") is None:
+        return "unknown: there is no git"
+    return run("git", "-C", HERE, "rev-parse", "--short", "HEAD", check=False).stdout.strip()
+
+
 def report():
     """Writes it; the exit status."""
     card = "fake driver" if options.fake else "; ".join(smi("name,memory.total,driver_version").splitlines())
-    commit = (HERE / "COMMIT").read_text().strip() if (HERE / "COMMIT").exists() else run(
-        "git", "-C", HERE, "rev-parse", "--short", "HEAD", check=False).stdout.strip()
+    commit = known_commit()
     lines = ["# GPU report", "", f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
              f"- card, memory, driver: {card}", f"- kernel: {os.uname().release}, {os.cpu_count()} processors",
              f"- commit: {commit}", f"- command: tests/gpu/{pathlib.Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}",
