@@ -110,6 +110,19 @@ def test_other_content_is_the_miss(copies):
     assert isinstance(miss, ipc_cache.Mismatch) and miss.field == "model.safetensors"
 
 
+def test_the_nearest_copy_is_the_miss(copies):
+    """One copy has other content, whichever comes first; what the other lacks says more."""
+    for name in ("one", "three"):
+        file = copies / name / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+        age(file)
+    for value, name in enumerate(("one", "two", "three")):
+        publish(copies / name, value)
+    shutil.copy(copies / "mine" / "model.safetensors", copies / "mine" / "more.safetensors")
+    age(copies / "mine" / "more.safetensors")
+    assert find(copies).field == "more.safetensors"
+
+
 def test_who_replaces_does_not_attach_to_what_is_there(copies):
     publish(copies / "mine", 1)
     fields = {**KEY, "model": str(copies / "mine")}

@@ -22,6 +22,10 @@ _RETRY_SECONDS = 0.2
 _MISSES = (ipc_cache.NotFound, ipc_cache.Mismatch, ipc_cache.Unknown, ipc_cache.Busy, ipc_cache.Timeout)
 
 
+class MoreFiles(ipc_cache.Mismatch):
+    """Every file that the resident model was made of is here too, unchanged, and there are others."""
+
+
 class NoWeights(RuntimeError):
     """No resident model may be attached; the message says which field differs, or what is resident."""
 
@@ -127,7 +131,7 @@ def _check_files(source: Source, weights) -> None:
     made_of = {file.name for file in weights.manifest.sources}
     more = sorted(file.name for file in weight_files(source.folder) if file.name not in made_of)
     if more:
-        raise ipc_cache.Mismatch(
+        raise MoreFiles(
             f"{source.folder} has {', '.join(more[:10])}, and the resident model was made without; publish it again",
             field=more[0],
             expected="present",
@@ -160,8 +164,9 @@ def _attach_elsewhere(decision: Decision, options: Options, common: dict, miss: 
             return _attach_compared(decision, options, key=elsewhere, exact=True, verify="hash", **common)
         except (*_MISSES, ipc_cache.Refused) as reason:
             logger.info("ipc_cache: the copy from %s is passed over: %s", other.key["model"], reason)
-            if isinstance(reason, (ipc_cache.Mismatch, ipc_cache.Unknown)):
-                miss = reason  # says more than that nothing has our path
+            # Says more than that nothing has our path; most of all where nothing else differs.
+            if isinstance(reason, (ipc_cache.Mismatch, ipc_cache.Unknown)) and not isinstance(miss, MoreFiles):
+                miss = reason
     raise miss
 
 
