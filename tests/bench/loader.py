@@ -124,6 +124,7 @@ class Bench:
 
     def fio(self):
         if shutil.which("fio") is None:
+            self.notes["fio*"] = "does not run: it is not installed"
             return
         best = 0
         for block, depth in (("1M", 16), ("4M", 8)):
