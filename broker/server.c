@@ -206,6 +206,18 @@ static void handle_event(struct server *server, const struct epoll_event *event)
 		conn_event(event->data.ptr, event->events);
 }
 
+/* Ends come first: epoll hands out a connection that was just served before one that ended since, and what the dead held
+ * must not refuse, or be handed to, somebody who asked after the end. */
+static void handle_events(struct server *server, const struct epoll_event *events, int count)
+{
+	for (int i = 0; i < count; i++)
+		if (events[i].events & EPOLLRDHUP)
+			handle_event(server, &events[i]);
+	for (int i = 0; i < count; i++)
+		if (!(events[i].events & EPOLLRDHUP))
+			handle_event(server, &events[i]);
+}
+
 static void expire(struct server *server)
 {
 	uint64_t now = now_ms();
@@ -274,8 +286,7 @@ int server_run(struct server *server, struct ipcc_error *err)
 		int count = epoll_wait(server->epoll_fd, events, EVENTS_PER_TURN, wait_ms(server));
 		if (count < 0 && errno != EINTR)
 			return fail_errno(err, errno, "epoll_wait");
-		for (int i = 0; i < count; i++)
-			handle_event(server, &events[i]);
+		handle_events(server, events, count);
 		draft_step(server);
 		expire(server);
 		retry_parked(server);

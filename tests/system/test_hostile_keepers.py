@@ -1,5 +1,6 @@
 """Keepers that misbehave, and what they and others may have."""
 import contextlib
+import signal
 import socket
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 import manifest
 from harness import refused, told, wait_until
 from models import Handmade, Kept
-from protocol import (ATTACH, FOREVER, INVALID, KEPT, LOST, NOT_FOUND, PROTOCOL, REFUSED, SEGMENTS, Failure, closing, sealed,
-                      selector)
+from protocol import (ATTACH, BEGIN, FOREVER, INVALID, KEPT, LOST, NOT_FOUND, PROTOCOL, REFUSED, SEGMENTS, Failure, begin,
+                      closing, sealed, selector)
 from users import connect_as
 
 
@@ -120,6 +121,17 @@ def test_what_a_dead_keeper_was_charged_is_given_back_at_once(start_broker):
             keeper.close()
             Kept("other").publish(other)
     assert broker.becomes_empty()
+
+
+def test_of_what_comes_together_an_end_is_seen_first(start_broker):
+    broker = start_broker("[limits]\nmodels = 1\n")
+    with broker.connect() as keeper, broker.connect() as other:
+        Kept().publish(keeper)
+        broker.signal(signal.SIGSTOP)
+        request = other.send(BEGIN, begin({"model": "/other"}, [4096]))
+        keeper.close()
+        broker.signal(signal.SIGCONT)
+        other.wait_for(BEGIN, request)
 
 
 @pytest.mark.usefixtures("other_users")
