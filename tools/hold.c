@@ -36,6 +36,23 @@ static bool input_ended(void)
 	return got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN);
 }
 
+/* What the broker said of the lease: an error once the bytes are not to be used any more. */
+static int check_lease(struct ipcc_model *model, struct pollfd *broker, struct ipcc_error *err)
+{
+	switch (ipcc_lease_state(model)) {
+	case IPCC_LEASE_EVICTED:
+		return fail(err, IPCC_REFUSED, "the model was evicted by force; letting go of it");
+	case IPCC_LEASE_LOST:
+		return fail(err, IPCC_NOT_FOUND,
+			    "the model's keeper has ended, and its memory with it; letting go of it");
+	case IPCC_LEASE_ENDED:
+		broker->fd = -1;
+		return IPCC_OK;
+	default:
+		return IPCC_OK;
+	}
+}
+
 int hold_wait(struct hold *h, struct ipcc_client *client, struct ipcc_model *model, struct ipcc_error *err)
 {
 	struct pollfd waited[] = {
@@ -44,27 +61,16 @@ int hold_wait(struct hold *h, struct ipcc_client *client, struct ipcc_model *mod
 		{.fd = ipcc_fd(client), .events = POLLIN},
 	};
 	int rc = IPCC_OK;
-	for (;;) {
-		if (poll(waited, 3, -1) < 0 && errno != EINTR) {
-			rc = fail_errno(err, errno, "poll");
-			break;
-		}
-		if (waited[0].revents != 0 || (waited[1].revents != 0 && input_ended()))
-			break;
-		if (waited[2].revents == 0)
+	for (bool told = false; rc == IPCC_OK && !told;) {
+		if (poll(waited, 3, -1) < 0) {
+			if (errno != EINTR)
+				rc = fail_errno(err, errno, "poll");
 			continue;
-		enum ipcc_lease lease = ipcc_lease_state(model);
-		if (lease == IPCC_LEASE_EVICTED) {
-			rc = fail(err, IPCC_REFUSED, "the model was evicted by force; letting go of it");
-			break;
 		}
-		if (lease == IPCC_LEASE_LOST) {
-			rc = fail(err, IPCC_NOT_FOUND,
-				  "the model's keeper has ended, and its memory with it; letting go of it");
-			break;
-		}
-		if (lease == IPCC_LEASE_ENDED)
-			waited[2].fd = -1;
+		/* First: who is told to end after the model was lost still says that it was. */
+		if (waited[2].revents != 0)
+			rc = check_lease(model, &waited[2], err);
+		told = waited[0].revents != 0 || (waited[1].revents != 0 && input_ended());
 	}
 	close(h->signal_fd);
 	return rc;
