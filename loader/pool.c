@@ -1,19 +1,38 @@
 /* See pool.h. */
 #include "loader/pool.h"
 
+#include "manifest/bytes.h"
+
 #include <errno.h>
 #include <sys/mman.h>
 
+#define HUGE_BYTES ((uint64_t)2 << 20)
+
+/* Whole huge pages, where the system has any: a device that reads into small ones gets a list of 4 KiB pieces, and took
+ * three times as long on a virtual disk. Older kernels do not place mappings at such boundaries by themselves. */
+static void *map_huge(uint64_t bytes)
+{
+	uint8_t *map = mmap(NULL, bytes + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (map == MAP_FAILED)
+		return NULL;
+	uint64_t before = align_up((uintptr_t)map, HUGE_BYTES) - (uintptr_t)map;
+	if (before > 0)
+		munmap(map, before);
+	if (before < HUGE_BYTES)
+		munmap(map + before + bytes, HUGE_BYTES - before);
+	madvise(map + before, bytes, MADV_HUGEPAGE);
+	return map + before;
+}
+
 int pool_init(struct pool *pool, unsigned count, uint64_t buffer_bytes)
 {
-	uint64_t bytes = count * buffer_bytes;
-	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t bytes = align_up(count * buffer_bytes, HUGE_BYTES);
+	void *memory = map_huge(bytes);
 
-	if (memory == MAP_FAILED)
+	if (memory == NULL)
 		return -errno;
-	/* Fewer, larger pieces to pin; without them it works as well. */
-	madvise(memory, bytes, MADV_HUGEPAGE);
-	*pool = (struct pool){.count = count, .buffer_bytes = buffer_bytes, .memory = memory};
+	*pool = (struct pool){.count = count, .buffer_bytes = buffer_bytes, .memory = memory, .mapped_bytes = bytes};
 	return 0;
 }
 
@@ -40,6 +59,6 @@ void pool_fini(struct pool *pool)
 	for (unsigned i = 0; i < pool->count && pool->device != NULL; i++)
 		pool->device->window_close(pool->windows[i]);
 	if (pool->memory != NULL)
-		munmap(pool->memory, pool->count * pool->buffer_bytes);
+		munmap(pool->memory, pool->mapped_bytes);
 	*pool = (struct pool){0};
 }

@@ -7,6 +7,8 @@
  *	loader copy PATH	two threads copy mappings of the files into mapped memory of the same kind as the segments
  *	loader read PATH	two threads read the files with preadv, 4 MiB apiece, into memory that is there already
  *	loader direct PATH	eight do so with O_DIRECT
+ *	loader move PATH	two threads read with O_DIRECT, 4 MiB apiece, and write that to segments: the least that a load
+ *		without hashing does
  *	loader plan PATH	open and plan, nothing else
  *	loader evict PATH	drop the files from the page cache; "resident" is the percentage that is left
  *	loader cache PATH	read them into it
@@ -159,8 +161,12 @@ static void fill(int argc, char **argv)
 
 /* ---- ceilings ---- */
 
+enum way_up { COPY, READ, DIRECT, MOVE, WAYS_UP };
+
+static const char *const ways_up[] = {"copy", "read", "direct", "move"};
+
 struct ceiling {
-	bool copy, direct;
+	enum way_up way;
 	uint8_t *to; /* read: memory of each file in turn */
 	const uint8_t **maps;
 	int *fds;
@@ -168,20 +174,22 @@ struct ceiling {
 	uint64_t next, blocks;
 };
 
-static void do_block(struct ceiling *c, uint32_t file, uint64_t begin, uint64_t bytes, uint64_t place)
+static void read_block(const struct ceiling *c, uint32_t file, uint64_t begin, uint64_t bytes, uint8_t *at)
 {
-	if (!c->copy) {
-		uint64_t end = begin + bytes;
-		struct iovec to = {c->to + place, c->direct ? BLOCK : bytes};
-		while (begin < end) {
-			ssize_t got = preadv(c->fds[file], &to, 1, (off_t)begin);
-			must(got <= 0, "preadv", NULL);
-			to.iov_base = (uint8_t *)to.iov_base + got;
-			to.iov_len -= (size_t)got;
-			begin += (uint64_t)got;
-		}
-		return;
+	uint64_t end = begin + bytes;
+	struct iovec to = {at, c->way == READ ? bytes : BLOCK};
+	while (begin < end) {
+		ssize_t got = preadv(c->fds[file], &to, 1, (off_t)begin);
+		must(got <= 0, "preadv", NULL);
+		to.iov_base = (uint8_t *)to.iov_base + got;
+		to.iov_len -= (size_t)got;
+		begin += (uint64_t)got;
 	}
+}
+
+static void put_block(const struct ceiling *c, uint32_t file, uint64_t begin, uint64_t bytes, const uint8_t *from)
+{
+	struct ipcc_error err;
 	/* Into the segment that the block's first planned byte goes to; a little of other tensors' places is as good. */
 	for (uint32_t i = 0; i < plan.read_count; i++) {
 		const struct plan_read *read = &plan.reads[i];
@@ -190,33 +198,58 @@ static void do_block(struct ceiling *c, uint32_t file, uint64_t begin, uint64_t 
 			continue;
 		uint64_t first = read->file_offset > begin ? read->file_offset : begin;
 		uint64_t last = end < begin + bytes ? end : begin + bytes;
-		memcpy((uint8_t *)segments[read->segment].address + read->offset + (first - read->file_offset),
-		       c->maps[file] + first, last - first);
+		uint64_t offset = read->offset + (first - read->file_offset);
+		if (c->way == COPY)
+			memcpy((uint8_t *)segments[read->segment].address + offset, from + (first - begin),
+			       last - first);
+		else
+			must(device->write(&segments[read->segment], offset, from + (first - begin), last - first,
+					   &err),
+			     "write", &err);
 	}
+}
+
+/* `buffer`: the thread's own, of a block. */
+static void do_block(struct ceiling *c, uint32_t file, uint64_t begin, uint64_t bytes, uint64_t place, uint8_t *buffer)
+{
+	if (c->way == COPY) {
+		put_block(c, file, begin, bytes, c->maps[file] + begin);
+		return;
+	}
+	read_block(c, file, begin, bytes, c->way == MOVE ? buffer : c->to + place);
+	if (c->way == MOVE)
+		put_block(c, file, begin, bytes, buffer);
 }
 
 static void *ceiling_thread(void *argument)
 {
 	struct ceiling *c = argument;
 	uint64_t i;
+	uint8_t *buffer = NULL;
+	if (c->way == MOVE) {
+		buffer = aligned_alloc(BLOCK, BLOCK);
+		must(buffer == NULL, "a buffer", NULL);
+		madvise(buffer, BLOCK, MADV_HUGEPAGE);
+	}
 	while ((i = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED)) < c->blocks) {
 		uint32_t file = 0;
 		while (file + 1 < cp.file_count && c->starts[file + 1] <= i)
 			file++;
 		uint64_t begin = (i - c->starts[file]) * BLOCK, size = cp.files[file].header.source.bytes;
-		do_block(c, file, begin, size - begin < BLOCK ? size - begin : BLOCK, i * BLOCK);
+		do_block(c, file, begin, size - begin < BLOCK ? size - begin : BLOCK, i * BLOCK, buffer);
 	}
+	free(buffer);
 	return NULL;
 }
 
 #define MOST_THREADS 8
 
-static void ceiling(bool copy, bool direct)
+static void ceiling(enum way_up way)
 {
-	struct ceiling c = {.copy = copy, .direct = direct};
+	struct ceiling c = {.way = way};
 	struct ipcc_error err;
 	pthread_t others[MOST_THREADS];
-	unsigned count = direct ? MOST_THREADS - 1 : 1;
+	unsigned count = way == DIRECT ? MOST_THREADS - 1 : 1;
 
 	c.fds = calloc(cp.file_count, sizeof(*c.fds));
 	c.maps = calloc(cp.file_count, sizeof(*c.maps));
@@ -225,16 +258,16 @@ static void ceiling(bool copy, bool direct)
 		c.starts[i] = c.blocks;
 		c.blocks += hash_block_count(cp.files[i].header.source.bytes);
 	}
-	if (!copy)
+	if (way == READ || way == DIRECT)
 		c.to = mmap(NULL, c.blocks * BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
 			    -1, 0);
 	double start = now();
-	if (copy)
+	if (way == COPY || way == MOVE)
 		create_segments();
 	for (uint32_t i = 0; i < cp.file_count; i++) {
 		must(checkpoint_open_file(&cp, i, &c.fds[i], &err), "open", &err);
-		must(direct && fcntl(c.fds[i], F_SETFL, O_DIRECT) != 0, "O_DIRECT", NULL);
-		if (copy)
+		must((way == DIRECT || way == MOVE) && fcntl(c.fds[i], F_SETFL, O_DIRECT) != 0, "O_DIRECT", NULL);
+		if (way == COPY)
 			c.maps[i] = mmap(NULL, cp.files[i].header.source.bytes, PROT_READ, MAP_SHARED, c.fds[i], 0);
 	}
 	for (unsigned i = 0; i < count; i++)
@@ -277,17 +310,20 @@ int main(int argc, char **argv)
 {
 	struct ipcc_error err;
 	if (argc < 3) {
-		fputs("loader fill|copy|read|direct|plan|evict|cache PATH ...\n", stderr);
+		fputs("loader fill|copy|read|direct|move|plan|evict|cache PATH ...\n", stderr);
 		return 2;
 	}
+	unsigned way = 0;
+	while (way < WAYS_UP && strcmp(argv[1], ways_up[way]) != 0)
+		way++;
 	double start = now();
 	device = device_find(DEVICE_HOST, &err);
 	must(checkpoint_open(&cp, argv[2], &err), argv[2], &err);
 	must(plan_init_checkpoint(&plan, &cp, NULL, 0, &err), argv[2], &err);
 	if (strcmp(argv[1], "fill") == 0)
 		fill(argc - 3, argv + 3);
-	else if (strcmp(argv[1], "copy") == 0 || strcmp(argv[1], "read") == 0 || strcmp(argv[1], "direct") == 0)
-		ceiling(argv[1][0] == 'c', argv[1][0] == 'd');
+	else if (way < WAYS_UP)
+		ceiling(way);
 	else if (strcmp(argv[1], "plan") == 0)
 		print_result(now() - start, plan.tensor_bytes, "");
 	else

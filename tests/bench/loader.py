@@ -7,14 +7,16 @@ minimum, median and maximum of GB/s, as a table, a CSV file and a plot. Entries:
                       with hashing and without
     fio, read, cat    ceilings when cold: io_uring with O_DIRECT at its best block size; two threads of buffered preadv into
                       memory that is there; cat
+    direct reads, ... no ceiling, since the loader may beat it, but the least that a cold load does without hashing: two
+                      threads read with O_DIRECT and write that to segments
     copy              ceiling when warm: two threads copy mappings into fresh memory of the kind that the loader fills
     the rest          other loaders, for the CPU, if --python names a Python that has them (see peers.py)
 
 Names that end in * are ceilings. The last columns are the medians' ratios to the best ceiling.
 
 --passes says how often and as whom, any of: plain (the default); user (as uid --uid, which does not own the files and may
-lock 8 MiB; needs root); huge (warm alone, with huge pages for shared memory: shmem_enabled is set to advise, and set back
-afterwards; needs root). `--passes plain,user,huge` is everything.
+lock 8 MiB; needs root); huge (with huge pages for shared memory: shmem_enabled is set to advise, and set back afterwards;
+needs root). `--passes plain,user,huge` is everything.
 """
 import contextlib
 import csv
@@ -40,6 +42,7 @@ PEERS = ["safetensors", "safetensors-mapped", "fastsafetensors", "runai-model-st
 COLD = {f"ipc-cache {way}": ["fill", "--io", way] for way in ("auto", "direct", "buffered", "mmap")}
 COLD["ipc-cache auto, no hash"] = ["fill", "--no-hash"]
 COLD["ipc-cache direct, no io_uring"] = ["fill", "--io", "direct", "--no-ring"]
+COLD["direct reads, and writes"] = ["move"]
 COLD["read*"] = ["read"]
 WARM = {"ipc-cache": ["fill"], "ipc-cache, no hash": ["fill", "--no-hash"], "ipc-cache buffered": ["fill", "--io", "buffered"],
         "copy*": ["copy"]}
@@ -202,7 +205,7 @@ def main():
         for shards in (1, 40):
             folder = f"{place}/{shards}"
             write_model(folder, args.megabytes, shards)
-            for cold, kind in [(c, k) for c in (True, False) for k in passes if not (c and k == "huge")]:
+            for cold, kind in [(c, k) for c in (True, False) for k in passes]:
                 title = f"{'cold' if cold else 'warm'}, {'one file' if shards == 1 else '40 shards'}"
                 title += {"plain": "", "user": ", ordinary user", "huge": ", huge pages"}[kind]
                 if args.only and args.only not in title:
