@@ -33,8 +33,8 @@ static int no_memory(const struct index *index, struct ipcc_error *err)
 	return fail(err, IPCC_NO_MEMORY, "%s: no memory", shown(index->path));
 }
 
-static int read_text(struct index *index, int dirfd, const char *name, char **text, uint64_t *bytes,
-		     struct ipcc_error *err)
+/* index->source.bytes of text. */
+static int read_text(struct index *index, int dirfd, const char *name, char **text, struct ipcc_error *err)
 {
 	cleanup_fd int fd = -1;
 
@@ -56,7 +56,6 @@ static int read_text(struct index *index, int dirfd, const char *name, char **te
 				  index->source.bytes);
 	*text = buffer;
 	buffer = NULL;
-	*bytes = index->source.bytes;
 	return 0;
 }
 
@@ -219,13 +218,12 @@ static int sort_shards(struct index *index, struct ipcc_error *err)
 static int read_index(struct index *index, int dirfd, const char *name, struct ipcc_error *err)
 {
 	cleanup_free char *text = NULL;
-	uint64_t bytes = 0;
 
-	int r = read_text(index, dirfd, name, &text, &bytes, err);
+	int r = read_text(index, dirfd, name, &text, err);
 	if (r != 0)
 		return r;
-	int taken = take_plain(index, text, bytes, err);
-	r = taken < 0 ? -taken : taken == 0 ? parse_text(index, text, bytes, err) : 0;
+	int taken = take_plain(index, text, index->source.bytes, err);
+	r = taken < 0 ? -taken : taken == 0 ? parse_text(index, text, index->source.bytes, err) : 0;
 	return r == 0 ? sort_shards(index, err) : r;
 }
 
