@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ._guard import WrongPackage
 
 __all__ = [
@@ -145,3 +147,9 @@ def make(code: int, message: str, errno: int = 0, field: str = "", expected: str
     if code == Mismatch.code:
         return Mismatch(message, errno, field, expected, got)
     return _BY_CODE.get(code, Failed)(message, errno)
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Names for a message: the first `most` of them, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -20,8 +20,6 @@ from .engine.check import check_no_meta
 from .engine.structure import join, modules
 from .weights import Weights, attach
 
-MAX_NAMES = 20  # in a message
-
 
 @dataclass
 class _Targets:
@@ -46,11 +44,6 @@ class _Targets:
         return out
 
 
-def _shown(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more
-
-
 def _match(
     kind: str, targets: _Targets, names: dict[str, str], weights: Weights, strict: bool
 ) -> dict[str, torch.Tensor]:
@@ -63,11 +56,11 @@ def _match(
     bound = {id(objects[own]) for own in names.values() if own in objects}
     missing = sorted(name for name, tensor in objects.items() if id(tensor) not in bound and tensor.is_meta)
     if strict and (unexpected or missing):
-        parts = [f"the module needs {_shown(missing)}"] if missing else []
-        parts += [f"it has no {_shown(unexpected)}"] if unexpected else []
+        parts = [f"the module needs {errors.listed(missing)}"] if missing else []
+        parts += [f"it has no {errors.listed(unexpected)}"] if unexpected else []
         raise errors.Mismatch(
             f"{weights.manifest.name} is not the model of this {kind}: {'; '.join(parts)}", 0, "names",
-            _shown(missing), _shown(unexpected),
+            errors.listed(missing), errors.listed(unexpected),
         )  # fmt: skip
     found = {name: objects[own] for name, own in names.items() if own in objects}
     for name, tensor in found.items():

@@ -14,8 +14,6 @@ from torch import nn
 from .. import errors
 from .structure import INTERNAL, join
 
-MAX_NAMES = 20  # in a message
-
 # Code, and what leads out of the model.
 _OPAQUE = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.dtype, torch.device)
 # What most attributes are: not worth a step. A module has two dozen containers, nearly all of them empty.
@@ -100,9 +98,8 @@ def check_no_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> N
     """Raises MetaLeft with the names of what find_meta() finds."""
     names = find_meta(module, extra)
     if names:
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         raise errors.MetaLeft(
-            f"not bound, and still on meta: {', '.join(names[:MAX_NAMES])}{more}; the published model does not have them, "
+            f"not bound, and still on meta: {errors.listed(names)}; the published model does not have them, "
             f"or it is another model",
             names,
         )

@@ -19,8 +19,6 @@ from ..weights import Weights
 from .state import State, invalid
 from .structure import INTERNAL
 
-MAX_NAMES = 20  # in a message
-
 
 def check(
     module: nn.Module,
@@ -48,7 +46,7 @@ def _check_modules(
     paths |= set(state.plain) | set(state.scalars)
     missing = sorted(path for path in paths if path not in owners)
     if missing:
-        shown = ", ".join(missing[:MAX_NAMES])
+        shown = errors.listed(missing)
         raise errors.Mismatch(
             f"{weights.manifest.name} is another model: {type(module).__name__} has no {shown}", 0, "modules",
             f"{len(owners)} modules", shown,
