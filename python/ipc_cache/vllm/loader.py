@@ -47,7 +47,7 @@ class IpcBrokerLoader(BaseModelLoader):
         """Bytes on this rank's device that the broker holds and this engine will bind; see accounting."""
         return accounting.decide(self, vllm_config)
 
-    def load_model(self, vllm_config, model_config=None, prefix: str = "", **unknown) -> torch.nn.Module:
+    def load_model(self, vllm_config, model_config=None, prefix: str = "") -> torch.nn.Module:
         if model_config is None:
             model_config = vllm_config.model_config
         report = Report("attached", model_config.model, key.role(vllm_config, model_config), platform.rank())
