@@ -49,6 +49,22 @@ def broker(folder, variables):
     broker.stop()
 
 
+@pytest.fixture
+def own_broker(tmp_path):
+    """own_broker(): a broker of the test's own, and the environment of who shall find it, which may begin before it."""
+    started = []
+    environment = {"IPC_CACHE_DIR": str(tmp_path / "broker")}
+
+    def start():
+        started.append(harness.Broker(environment["IPC_CACHE_DIR"]))
+        return started[-1]
+
+    start.environment = environment
+    yield start
+    for each in started:
+        each.stop()
+
+
 @pytest.fixture(scope="session")
 def host(variables, broker):
     host = harness.Host(variables)

@@ -48,10 +48,9 @@ def test_a_leased_model_is_not_evicted(start, published, broker):
     assert key_id in {m["key_id"] for m in broker.models() if not m["leases"]}
 
 
-def test_the_broker_may_die(start, tmp_path, checkpoint):
+def test_the_broker_may_die(start, own_broker, checkpoint):
     """A running engine needs no broker; a new one says that there is none."""
-    own = harness.Broker(tmp_path / "broker")
-    there = {"IPC_CACHE_DIR": str(tmp_path / "broker")}
+    own, there = own_broker(), own_broker.environment
     path = checkpoint("llama")
     with start(path, extra={"on_miss": "publish"}, dtype="bfloat16", environment=there) as engine:
         said = engine.generate(prompts=models.prompts(3))
@@ -101,17 +100,13 @@ def test_started_before_anything_is_resident(start, checkpoint):
     waiting.close()
 
 
-def test_started_before_the_broker(start, checkpoint, tmp_path):
-    there = {"IPC_CACHE_DIR": str(tmp_path / "broker")}
-    path = checkpoint("llama")
-    waiting = start(path, extra={"wait": 20, "on_miss": "publish"}, dtype="bfloat16", wait=False, environment=there)
+def test_started_before_the_broker(start, checkpoint, own_broker):
+    extra = {"wait": 20, "on_miss": "publish"}
+    waiting = start(checkpoint("llama"), extra=extra, dtype="bfloat16", wait=False, environment=own_broker.environment)
     time.sleep(5)
-    own = harness.Broker(tmp_path / "broker")
-    try:
-        assert waiting.ready().state()[0]["loads"][0]["how"] in ("attached", "published")
-    finally:
-        waiting.close()
-        own.stop()
+    own_broker()
+    assert waiting.ready().state()[0]["loads"][0]["how"] in ("attached", "published")
+    waiting.close()
 
 
 def resident_share(path):

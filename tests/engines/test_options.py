@@ -142,12 +142,11 @@ def test_a_miss_is_counted_by_field_and_loads_with_a_warning(start, published):
         assert "is loaded ordinarily, not shared" in engine.text() and "WARNING" in engine.text()
 
 
-def test_memory_is_decided_once(run_job, published, broker, checkpoint, tmp_path):
+def test_memory_is_decided_once(run_job, published, broker, checkpoint, own_broker):
     """What the memory query answered is what the load binds, though the broker dies in between."""
     path = str(published("llama"))
     bytes_ = broker.of(path, dtype="bfloat16")[0]["bytes"]
-    own = harness.Broker(tmp_path / "broker")
-    there = {"IPC_CACHE_DIR": str(tmp_path / "broker")}
+    own, there = own_broker(), own_broker.environment
     miss = str(checkpoint("llama", seed=6))
     assert run_job("jobs:accounted", miss, {"on_miss": "load"}, **there)["outside"] == 0
     first = run_job("jobs:accounted", path, {"on_miss": "publish"}, **there)
@@ -159,31 +158,24 @@ def test_memory_is_decided_once(run_job, published, broker, checkpoint, tmp_path
     assert answer["outside"] == bytes_ and answer["how"] == "attached"
 
 
-def test_replace_publishes_anew(run_job, checkpoint, tmp_path):
+def test_replace_publishes_anew(run_job, checkpoint, own_broker):
     """Although the model is resident and fits."""
-    own = harness.Broker(tmp_path / "broker")
-    there = {"IPC_CACHE_DIR": str(tmp_path / "broker")}
+    own, there = own_broker(), own_broker.environment
     path, publish = str(checkpoint("llama")), {"on_miss": "publish"}
-    try:
-        how = [
-            run_job("jobs:accounted", path, extra, **there)["how"]
-            for extra in (publish, publish, {**publish, "replace": True})
-        ]
-        assert how == ["published", "attached", "published"]
-        assert [m["state"] for m in own.models()] == ["ready"]
-    finally:
-        own.stop()
+    how = [
+        run_job("jobs:accounted", path, extra, **there)["how"]
+        for extra in (publish, publish, {**publish, "replace": True})
+    ]
+    assert how == ["published", "attached", "published"]
+    assert [m["state"] for m in own.models()] == ["ready"]
 
 
-def test_make_room_evicts_unleased_models_oldest_first(run_job, tmp_path):
-    own = harness.Broker(tmp_path / "broker")
-    there = {"IPC_CACHE_DIR": str(tmp_path / "broker")}
-    try:
-        assert run_job("jobs:fill", ["a", "b", "c"], 1 << 20, **there) == 3 << 20
-        sizes = [1 << 20] * 3
-        assert run_job("jobs:room", sizes, 0, True, **there) == {"named": [], "left": ["a", "b", "c"]}
-        named = run_job("jobs:room", sizes, 1 << 20, False, **there)
-        assert [n.split()[0] for n in named["named"]] == ["a", "b", "c"] and named["left"] == ["a", "b", "c"]
-        assert run_job("jobs:room", sizes, 2 << 20, True, **there) == {"named": ["a", "b"], "left": ["c"]}
-    finally:
-        own.stop()
+def test_make_room_evicts_unleased_models_oldest_first(run_job, own_broker):
+    own_broker()
+    there = own_broker.environment
+    assert run_job("jobs:fill", ["a", "b", "c"], 1 << 20, **there) == 3 << 20
+    sizes = [1 << 20] * 3
+    assert run_job("jobs:room", sizes, 0, True, **there) == {"named": [], "left": ["a", "b", "c"]}
+    named = run_job("jobs:room", sizes, 1 << 20, False, **there)
+    assert [n.split()[0] for n in named["named"]] == ["a", "b", "c"] and named["left"] == ["a", "b", "c"]
+    assert run_job("jobs:room", sizes, 2 << 20, True, **there) == {"named": ["a", "b"], "left": ["c"]}
