@@ -8,6 +8,8 @@
 #define MEASURED_UNITS 4
 /* Of all workers: what the slower way reads meanwhile is lost, and 128 MiB tell enough. */
 #define MEASURED_MOST 32
+/* Of the workers' time: without any waiting they could gain a quarter, and buffered reads cost them more than that. */
+#define HARDLY_WAITED_PERCENT 20
 
 void choice_init(struct choice *choice, unsigned workers)
 {
@@ -43,11 +45,12 @@ enum way choice_begin(struct choice *choice, uint64_t device, bool *measuring)
 	return way;
 }
 
-static void next_step(struct choice_device *d)
+static void next_step(struct choice_device *d, bool waited)
 {
 	d->done = 0;
 	if (d->way == WAY_DIRECT) {
-		d->way = WAY_BUFFERED;
+		d->decided = !waited;
+		d->way = waited ? WAY_BUFFERED : WAY_DIRECT;
 		return;
 	}
 	bool buffered = d->rates[WAY_BUFFERED] / 100 * 100 > d->rates[WAY_DIRECT] / 100 * BUFFERED_PERCENT;
@@ -57,31 +60,33 @@ static void next_step(struct choice_device *d)
 	d->way = buffered && d->decided ? WAY_BUFFERED : WAY_DIRECT;
 }
 
-static void measure(struct choice_device *d, unsigned workers, uint64_t bytes, uint64_t now_ns)
+static void measure(struct choice_device *d, unsigned workers, uint64_t bytes, uint64_t waited_ns, uint64_t now_ns)
 {
 	unsigned measured = MEASURED_UNITS * workers < MEASURED_MOST ? MEASURED_UNITS * workers : MEASURED_MOST;
 
 	d->done++;
 	if (d->done <= SKIPPED_UNITS * workers) {
 		d->start_ns = now_ns;
-		d->bytes = 0;
+		d->bytes = d->waited_ns = 0;
 		return;
 	}
 	d->bytes += bytes;
+	d->waited_ns += waited_ns;
 	if (d->done < SKIPPED_UNITS * workers + measured || now_ns == d->start_ns)
 		return;
 	uint64_t rate = (uint64_t)((double)d->bytes * 1e9 / (double)(now_ns - d->start_ns));
 	if (rate > d->rates[d->way])
 		d->rates[d->way] = rate;
-	next_step(d);
+	next_step(d, d->waited_ns / workers * 100 >= (now_ns - d->start_ns) * HARDLY_WAITED_PERCENT);
 }
 
-void choice_done(struct choice *choice, uint64_t device, enum way way, uint64_t bytes, uint64_t now_ns)
+void choice_done(struct choice *choice, uint64_t device, enum way way, uint64_t bytes, uint64_t waited_ns,
+		 uint64_t now_ns)
 {
 	pthread_mutex_lock(&choice->lock);
 	struct choice_device *d = find(choice, device);
 	d->direct_in_flight -= way == WAY_DIRECT;
 	if (!d->decided && way == d->way && (way == WAY_DIRECT || d->direct_in_flight == 0))
-		measure(d, choice->workers, bytes, now_ns);
+		measure(d, choice->workers, bytes, waited_ns, now_ns);
 	pthread_mutex_unlock(&choice->lock);
 }

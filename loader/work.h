@@ -53,9 +53,10 @@ struct fill {
 struct job {
 	struct unit unit;
 	struct open_file *file;
-	bool asked;    /* the choice was, ... */
-	enum way way;  /* ... and answered this, ... */
-	bool measured; /* ... to find out how fast it is */
+	bool asked;	    /* the choice was, ... */
+	enum way way;	    /* ... and answered this, ... */
+	bool measured;	    /* ... to find out how fast it is */
+	uint64_t waited_ns; /* for the disk, past the page cache */
 	enum fill_path path;
 	unsigned slot;	     /* of the pool and the reader, where they are needed */
 	uint64_t read_begin; /* PATH_DIRECT: the aligned superset */

@@ -194,7 +194,9 @@ static int finish_direct(struct worker *worker, struct job *job, struct ipcc_err
 			   .bytes = job->unit.bytes,
 			   .err = err};
 
+	uint64_t before = work_now_ns();
 	ssize_t got = reader_wait(worker->reader, job->slot);
+	job->waited_ns = work_now_ns() - before;
 	bool refused = got == -EINVAL || got == -EOPNOTSUPP;
 	if (refused || (got >= 0 && (uint64_t)got < skip + job->unit.bytes)) {
 		/* Some file systems refuse O_DIRECT only when it is used. Others end too early: the page cache knows. */
@@ -288,7 +290,7 @@ int job_finish(struct worker *worker, struct job *job, struct ipcc_error *err)
 		digest_end(&worker->cursor);
 	if (job->asked)
 		choice_done(&fill->choice, header_of(worker, job)->source.device, job->way, job->unit.bytes,
-			    work_now_ns());
+			    job->waited_ns, work_now_ns());
 	worker->path_bytes[job->path] += job->unit.bytes;
 	book_progress(fill, job->unit.bytes);
 	return shards_done(&fill->files, file, &fill->result->files[file], err);

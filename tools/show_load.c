@@ -132,7 +132,10 @@ static void show_report(const struct publish_report *report)
 		fact("", "io_uring cannot be used here: %s", strerror(fill->ring_error));
 	for (unsigned i = 0; i < fill->device_count; i++) {
 		const struct choice_device *d = &fill->devices[i];
-		if (d->decided)
+		if (d->decided && d->rates[WAY_BUFFERED] == 0)
+			fact("", "past the page cache %s, and hardly waited for the disk",
+			     text_rate(d->rates[WAY_DIRECT], 1000000000).text);
+		else if (d->decided)
 			fact("", "past the page cache %s, through it %s",
 			     text_rate(d->rates[WAY_DIRECT], 1000000000).text,
 			     text_rate(d->rates[WAY_BUFFERED], 1000000000).text);

@@ -193,8 +193,8 @@ Test(loader_io, a_fault_elsewhere_ends_the_process_as_before)
 	files_fini(&files);
 }
 
-/* Units of 4 MB, each a way's time apart, until it is decided. */
-static enum way decide(uint64_t direct_ns, uint64_t buffered_ns)
+/* Units of 4 MB, each a way's time apart, of which both workers wait for the disk a part, until it is decided. */
+static enum way decide(uint64_t direct_ns, uint64_t buffered_ns, unsigned waited_percent)
 {
 	const uint64_t ns[] = {direct_ns, buffered_ns};
 	struct choice choice;
@@ -206,7 +206,8 @@ static enum way decide(uint64_t direct_ns, uint64_t buffered_ns)
 	for (unsigned i = 0; measuring && i < 1000; i++) {
 		way = choice_begin(&choice, 42, &measuring);
 		now += ns[way];
-		choice_done(&choice, 42, way, 4000000, now);
+		choice_done(&choice, 42, way, 4000000, way == WAY_DIRECT ? direct_ns * 2 / 100 * waited_percent : 0,
+			    now);
 	}
 	cr_assert_not(measuring);
 	cr_assert_eq(choice.devices[0].rates[WAY_DIRECT] / 1000000, 4000000000 / direct_ns);
@@ -218,7 +219,13 @@ static enum way decide(uint64_t direct_ns, uint64_t buffered_ns)
 
 Test(loader_io, the_faster_way_is_chosen_and_the_buffered_one_has_to_be_worth_it)
 {
-	cr_assert_eq(decide(1000000, 2000000), WAY_DIRECT);
-	cr_assert_eq(decide(2000000, 1000000), WAY_BUFFERED);
-	cr_assert_eq(decide(1000000, 950000), WAY_DIRECT);
+	cr_assert_eq(decide(1000000, 2000000, 80), WAY_DIRECT);
+	cr_assert_eq(decide(2000000, 1000000, 80), WAY_BUFFERED);
+	cr_assert_eq(decide(1000000, 950000, 80), WAY_DIRECT);
+}
+
+Test(loader_io, where_nobody_waits_for_the_disk_no_other_way_is_tried)
+{
+	cr_assert_eq(decide(2000000, 1000000, 15), WAY_DIRECT);
+	cr_assert_eq(decide(2000000, 1000000, 25), WAY_BUFFERED);
 }
