@@ -12,6 +12,8 @@
  *	loader plan PATH	open and plan, nothing else
  *	loader evict PATH	drop the files from the page cache; "resident" is the percentage that is left
  *	loader cache PATH	read them into it
+ *	loader touch PATH	use twice as much memory as the files have, and free it: a virtual machine's host takes back what
+ *		has been free for seconds, and the next one to use it would wait for the host
  */
 #include "loader/device/device.h"
 #include "loader/fill.h"
@@ -306,11 +308,22 @@ static void each_file(bool evict)
 	print_result(0, total, more);
 }
 
+static void touch(void)
+{
+	uint64_t bytes = plan.tensor_bytes * 2;
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	must(memory == MAP_FAILED, "mmap", NULL);
+	madvise(memory, bytes, MADV_HUGEPAGE);
+	madvise(memory, bytes, MADV_POPULATE_WRITE);
+	munmap(memory, bytes);
+	print_result(0, bytes, "");
+}
+
 int main(int argc, char **argv)
 {
 	struct ipcc_error err;
 	if (argc < 3) {
-		fputs("loader fill|copy|read|direct|move|plan|evict|cache PATH ...\n", stderr);
+		fputs("loader fill|copy|read|direct|move|plan|evict|cache|touch PATH ...\n", stderr);
 		return 2;
 	}
 	unsigned way = 0;
@@ -326,6 +339,8 @@ int main(int argc, char **argv)
 		ceiling(way);
 	else if (strcmp(argv[1], "plan") == 0)
 		print_result(now() - start, plan.tensor_bytes, "");
+	else if (strcmp(argv[1], "touch") == 0)
+		touch();
 	else
 		each_file(argv[1][0] == 'e');
 	plan_fini(&plan);

@@ -12,6 +12,8 @@ minimum, median and maximum of GB/s, as a table, a CSV file and a plot. Entries:
     copy              ceiling when warm: two threads copy mappings into fresh memory of the kind that the loader fills
     the rest          other loaders, for the CPU, if --python names a Python that has them (see peers.py)
 
+Before each of them as much memory as it may need is used and freed, since a virtual machine's host takes back what is free.
+
 Names that end in * are ceilings. The last columns are the medians' ratios to the best ceiling.
 
 --passes says how often and as whom, any of: plain (the default); user (as uid --uid, which does not own the files and may
@@ -101,12 +103,10 @@ class Bench:
         return json.loads(done.stdout)
 
     def prepare(self, cold):
-        if not cold:
-            self.ours("cache")
-            return
-        left = self.ours("evict")["resident"]
-        if left > 1:
+        left = self.ours("evict" if cold else "cache")["resident"]
+        if cold and left > 1:
             sys.exit(f"{left} % of {self.folder} stay in the page cache")
+        self.ours("touch")
 
     def note(self, name, seconds, about=None):
         self.results.setdefault(name, []).append(self.bytes / seconds / 1e9)
