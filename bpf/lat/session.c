@@ -9,6 +9,7 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,23 +209,41 @@ void session_stop(struct session *s)
 		;
 }
 
-/* Detaching takes the kernel a tenth of a second for each probe. A child that shares the file descriptors does it by its
- * end, so that nobody waits. */
-void session_close(struct session *s)
+/* Detaching takes the kernel a tenth of a second for each probe, and who closes a link's last file descriptor waits for it.
+ * That is a child, so that nobody does: it ends when the returned pipe does, which is to be closed after all else. -1: there
+ * is no child. */
+static int leave_to_child(void)
 {
-	if (s->link_count > 0 && fork() == 0) {
+	int until[2];
+	if (pipe2(until, O_CLOEXEC) != 0)
+		return -1;
+	pid_t child = fork();
+	if (child == 0) {
+		char byte;
 		setsid();
 		close(STDIN_FILENO);
 		close(STDOUT_FILENO);
 		close(STDERR_FILENO);
+		close(until[1]);
+		while (read(until[0], &byte, 1) < 0 && errno == EINTR)
+			;
 		_exit(0);
 	}
+	close(until[0]);
+	return until[1];
+}
+
+void session_close(struct session *s)
+{
+	int until = s->link_count > 0 ? leave_to_child() : -1;
 	for (unsigned i = 0; i < s->link_count; i++)
 		bpf_link__destroy(s->links[i]);
 	free(s->links);
 	ring_buffer__free(s->ring);
 	lat_kernel__destroy(s->kernel);
 	lat_probes__destroy(s->probes);
+	if (until >= 0)
+		close(until);
 	free(s);
 }
 
