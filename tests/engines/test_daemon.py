@@ -36,47 +36,46 @@ def daemon(python, model, *arguments, **options):
     return python(*arguments, stdout=subprocess.PIPE, **options)
 
 
-@pytest.fixture(scope="module")
-def two_ranks(python, broker, checkpoint):
-    """The seed's command line, on a model with two ranks; ended by SIGTERM."""
-    path = checkpoint("llama")
+@pytest.fixture(scope="module", params=["tensor_parallel", "pipeline_parallel"])
+def two_ranks(request, python, broker, checkpoint):
+    """The seed's command line, on a model with two ranks; ended by SIGTERM. Its folder, output and layout."""
+    path, layout = checkpoint("llama"), request.param
+    option = "--tp" if layout == "tensor_parallel" else "--pipeline-parallel-size"
     process = daemon(
-        python, path, "--tp", "2", "--master-port", "29611", "--dtype", "bfloat16", "--enforce-eager", environment=RANKS
+        python, path, option, "2", "--master-port", "29611", "--dtype", "bfloat16", "--enforce-eager", environment=RANKS
     )
     ready = lines_until(process, 2)
-    yield path, ready
+    yield path, ready, layout
     process.terminate()
     process.wait()
 
 
 def test_ready_for_each_rank(two_ranks, broker):
-    path, ready = two_ranks
+    path, ready, layout = two_ranks
     assert sorted(line.split(":")[0] for line in ready) == ["READY! target rank 0", "READY! target rank 1"]
-    ranks = [
-        m["key"]["tensor_parallel_rank"]
-        for m in broker.models()
-        if m["key"]["model"] == str(path) and m["key"]["tensor_parallel_size"] == "2"
-    ]
+    ranks = [m["key"][f"{layout}_rank"] for m in broker.of(path) if m["key"][f"{layout}_size"] == "2"]
     assert sorted(ranks) == ["0", "1"]
 
 
 def test_two_ranks_equal_an_ordinary_load(two_ranks, start):
-    path, _ = two_ranks
+    path, _, layout = two_ranks
     said, bound = [], []
     for format in ("control", "ipc_broker"):
-        with start(path, format, dtype="bfloat16", tensor_parallel_size=2, environment=RANKS) as engine:
-            said.append(engine.generate(prompts=models.prompts()))
+        with start(path, format, dtype="bfloat16", environment=RANKS, **{f"{layout}_size": 2}) as engine:
             bound.append(engine.tensors())
             states = engine.state()
+            # On the CPU vLLM's pipelines do not generate, however the weights were loaded: KeyError, of a request.
+            if layout == "tensor_parallel":
+                said.append(engine.generate(prompts=models.prompts()))
     assert [s["loads"][0]["how"] for s in states] == ["attached", "attached"]
-    assert said[0] == said[1]
+    assert said[:1] == said[1:]
+    parts = []
     for rank in range(2):
         control, attached = bound[0][rank][0], bound[1][rank][0]
-        assert {n: t[:3] for n, t in attached.items()} == {n: t[:3] for n, t in control.items()}
+        parts.append({n: t[:3] for n, t in attached.items()})
+        assert parts[rank] == {n: t[:3] for n, t in control.items()}
         assert all(t[3] == "r--s" for n, t in attached.items() if n.endswith("weight"))
-    assert (
-        bound[1][0][0]["model.layers.0.mlp.down_proj.weight"] != bound[1][1][0]["model.layers.0.mlp.down_proj.weight"]
-    )
+    assert parts[0] != parts[1]
 
 
 def test_it_starts_a_broker_and_frees_at_the_end(python, start, checkpoint, tmp_path):
