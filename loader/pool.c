@@ -1,12 +1,11 @@
 /* See pool.h. */
 #include "loader/pool.h"
 
+#include "loader/device/huge.h"
 #include "manifest/bytes.h"
 
 #include <errno.h>
 #include <sys/mman.h>
-
-#define HUGE_BYTES ((uint64_t)2 << 20)
 
 /* Whole huge pages, where the system has any: a device that reads into small ones gets a list of 4 KiB pieces, and took
  * three times as long on a virtual disk. Older kernels do not place mappings at such boundaries by themselves. */
@@ -25,14 +24,19 @@ static void *map_huge(uint64_t bytes)
 	return map + before;
 }
 
+static uint64_t mapped_bytes(const struct pool *pool)
+{
+	return align_up(pool->count * pool->buffer_bytes, HUGE_BYTES);
+}
+
 int pool_init(struct pool *pool, unsigned count, uint64_t buffer_bytes)
 {
-	uint64_t bytes = align_up(count * buffer_bytes, HUGE_BYTES);
-	void *memory = map_huge(bytes);
+	struct pool made = {.count = count, .buffer_bytes = buffer_bytes};
 
-	if (memory == NULL)
+	made.memory = map_huge(mapped_bytes(&made));
+	if (made.memory == NULL)
 		return -errno;
-	*pool = (struct pool){.count = count, .buffer_bytes = buffer_bytes, .memory = memory, .mapped_bytes = bytes};
+	*pool = made;
 	return 0;
 }
 
@@ -59,6 +63,6 @@ void pool_fini(struct pool *pool)
 	for (unsigned i = 0; i < pool->count && pool->device != NULL; i++)
 		pool->device->window_close(pool->windows[i]);
 	if (pool->memory != NULL)
-		munmap(pool->memory, pool->mapped_bytes);
+		munmap(pool->memory, mapped_bytes(pool));
 	*pool = (struct pool){0};
 }

@@ -18,8 +18,7 @@
 struct pool {
 	unsigned count;
 	uint64_t buffer_bytes;
-	uint8_t *memory; /* NULL: none yet */
-	uint64_t mapped_bytes;
+	uint8_t *memory;	     /* NULL: none yet */
 	const struct device *device; /* of the windows; NULL: there are none */
 	struct device_window *windows[POOL_MAX_BUFFERS];
 	bool sent[POOL_MAX_BUFFERS]; /* from this buffer, and not waited for */

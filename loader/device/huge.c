@@ -17,7 +17,6 @@
 #endif
 
 #define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
-#define HUGE_BYTES    ((uint64_t)2 << 20)
 
 bool huge_advise(void *address, uint64_t bytes)
 {

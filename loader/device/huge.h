@@ -9,6 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What the processor maps by one entry, with base pages of 4 KiB; where it is another size, only alignment is lost. */
+#define HUGE_BYTES ((uint64_t)2 << 20)
+
 /* Asks for huge pages in a fresh shared mapping. False when the kernel gives none to shared memory, or the mapping is too
  * small for one. */
 bool huge_advise(void *address, uint64_t bytes);
