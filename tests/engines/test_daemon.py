@@ -75,7 +75,8 @@ def test_two_ranks_equal_an_ordinary_load(two_ranks, start):
         parts.append({n: t[:3] for n, t in attached.items()})
         assert parts[rank] == {n: t[:3] for n, t in control.items()}
         assert all(t[3] == "r--s" for n, t in attached.items() if n.endswith("weight"))
-    assert parts[0] != parts[1]
+    first = "model.layers.0.mlp.down_proj.weight"  # of stages only one has it
+    assert first in parts[0] and parts[0][first] != parts[1].get(first)
 
 
 def test_it_starts_a_broker_and_frees_at_the_end(python, start, checkpoint, tmp_path):

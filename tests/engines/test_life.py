@@ -102,11 +102,11 @@ def test_started_before_anything_is_resident(start, checkpoint):
 
 def test_started_before_the_broker(start, checkpoint, own_broker):
     extra = {"wait": 20, "on_miss": "publish"}
-    waiting = start(checkpoint("llama"), extra=extra, dtype="bfloat16", wait=False, environment=own_broker.environment)
-    time.sleep(5)
-    own_broker()
-    assert waiting.ready().state()[0]["loads"][0]["how"] in ("attached", "published")
-    waiting.close()
+    there = own_broker.environment
+    with start(checkpoint("llama"), extra=extra, dtype="bfloat16", wait=False, environment=there) as waiting:
+        time.sleep(5)
+        own_broker()
+        assert waiting.ready().state()[0]["loads"][0]["how"] in ("attached", "published")
 
 
 def resident_share(path):
