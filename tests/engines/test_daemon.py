@@ -1,11 +1,9 @@
-"""`python3 -m ipc_cache.daemon`, two ranks, and vLLM's server: programs of their own, as a user starts them."""
+"""`python3 -m ipc_cache.daemon` and two ranks: programs of their own, as a user starts them."""
 
 import json
 import os
-import signal
 import subprocess
 import time
-import urllib.request
 
 import pytest
 
@@ -140,38 +138,3 @@ def test_an_unknown_argument_is_vllms_to_refuse(python, broker, checkpoint):
     process = daemon(python, checkpoint("llama"), "--no-such-flag", stderr=subprocess.PIPE)
     _, err = process.communicate()
     assert process.returncode == 1 and "--no-such-flag" in err
-
-
-def test_the_server_attaches_and_counts(python, published, folder):
-    """ipc-cache-serve with vLLM's usual processes: a spawned engine core, its worker, a front end."""
-    path, port = published("llama"), 29713
-    log = folder / "server.log"
-    with open(log, "w") as out:
-        serve = "from ipc_cache.vllm.serve import main; main()"
-        options = ["--dtype", "bfloat16", "--skip-tokenizer-init", "--enforce-eager", "--max-model-len", "256"]
-        server = python(
-            "-c", serve, path, *options, "--port", port, "--host", "127.0.0.1",
-            environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
-    try:
-        deadline = time.monotonic() + harness.PATIENCE
-        while True:
-            try:
-                metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
-                break
-            except OSError:
-                assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-                time.sleep(0.5)
-        assert "ipc_cache: attached target" in log.read_text()
-        assert "vllm:" in metrics
-        body = json.dumps(
-            {"model": str(path), "prompt": [1, 5, 9], "max_tokens": 4, "temperature": 0, "ignore_eos": True}
-        ).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
-        )
-        answer = json.loads(urllib.request.urlopen(request).read())
-        assert answer["usage"]["completion_tokens"] == 4
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()

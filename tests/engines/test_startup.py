@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -125,3 +126,15 @@ def test_a_fork_does_not_wait_for_ever(monkeypatch, triton_cache, caplog):
     finally:
         free.set()
         thread.join()
+
+
+def test_what_is_preloaded_is_there_before_a_fork(monkeypatch):
+    """In a child, which shall not change this process; what this vLLM does not have, or cannot import, is passed over."""
+    cpu = startup._WORKER_MODULES["cpu"]
+    monkeypatch.setitem(startup._WORKER_MODULES, "cpu", ("vllm.no_such_module", *cpu))
+
+    def child():
+        imported = startup.preload()
+        return imported == list(cpu) and set(cpu) <= set(sys.modules) and gc.get_freeze_count() > 0
+
+    assert fork(child)

@@ -17,6 +17,7 @@
     sources     which files a model is made of
     report      one INFO line per rank, counters, and the report that the daemon reads
     serve       the console script ipc-cache-serve
+    standby     a server that is started again when it dies, without vLLM's imports
 
 Nothing here is imported before vLLM asks for it, and importing this package imports neither vLLM nor torch.
 """

@@ -9,6 +9,7 @@ vLLM reads its configuration; an engine core that is forked has the answer then.
 """
 
 import gc
+import importlib
 import logging
 import os
 import threading
@@ -19,6 +20,18 @@ FREEZE = "IPC_CACHE_GC_FREEZE"
 PREFETCH = "IPC_CACHE_PREFETCH"
 
 _PATIENCE_SECONDS = 10.0  # that a fork waits for Triton's hash
+
+# What a worker imports when it begins, runs its first layer or warms up; which of them exist differs between versions.
+_WORKER_MODULES = {
+    "cpu": ("vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn"),
+    "cuda": (
+        "vllm.v1.worker.gpu_worker",
+        "vllm.v1.worker.gpu.model_runner",
+        "vllm.v1.worker.gpu_model_runner",
+        "vllm.v1.attention.backends.flash_attn",
+        "vllm.v1.attention.backends.triton_attn",
+    ),
+}
 
 logger = logging.getLogger("vllm.ipc_cache")
 
@@ -62,6 +75,27 @@ def prefetch() -> threading.Thread | None:
     thread.start()
     os.register_at_fork(before=_Joining(thread))
     return thread
+
+
+def preload() -> list[str]:
+    """Imports here what every engine core imports after it was forked, so that those which this process starts have it.
+
+    For a process that starts engines one after the other: call it once, before the first, in its main thread and while no
+    other thread imports. Touches no device; costs what the first engine would have paid. Returns the modules that this
+    version of vLLM has; what cannot be imported the engine will meet again, and says so where it matters.
+    """
+    from vllm.platforms import current_platform
+
+    imported = []
+    for name in _WORKER_MODULES.get("cpu" if current_platform.is_cpu() else "cuda", ()):
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # modules for other hardware fail in many ways
+            logger.debug("ipc_cache: %s is not preloaded: %s", name, error)
+        else:
+            imported.append(name)
+    freeze()
+    return imported
 
 
 class _Joining:
