@@ -15,6 +15,19 @@ PATIENCE = float(os.environ.get("IPC_CACHE_PATIENCE", "150"))
 FORMAT = "ipc_broker"
 
 
+def running():
+    """Processes that are not zombies: their group by their id."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = path.read_text().rsplit(")", 1)[1].split()[:3]
+        except OSError:  # it has ended meanwhile
+            continue
+        if state != "Z":
+            found[int(path.parent.name)] = int(group)
+    return found
+
+
 class Failed(Exception):
     """The child's own error, and those that caused it."""
 
@@ -146,15 +159,7 @@ class Job:
 
     def processes(self):
         """Ids of the child and of all that it has started and that still run: engine core and workers."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                state, _, group = path.read_text().rsplit(")", 1)[1].split()[:3]
-            except OSError:  # it has ended meanwhile
-                continue
-            if int(group) == self.pid and state != "Z":
-                found.append(int(path.parent.name))
-        return found
+        return [pid for pid, group in running().items() if group == self.pid]
 
     def memory(self):
         """Resident bytes of all of them: (Rss, Pss, Private_Dirty) of smaps_rollup."""

@@ -24,13 +24,14 @@ def restarts(peer, options, count):
 
 
 def attach(peer, directory, model, count):
-    """Attaches without an engine, in a process with a CUDA context: connecting and mapping, in ms, again and again."""
+    """Attaches without an engine, in a process with a CUDA context if there is a card: connecting and mapping, in ms, again and again."""
     peer = Peer(peer)
     try:
         import ipc_cache
         import torch
 
-        torch.empty(1, device="cuda")
+        if torch.cuda.is_available():
+            torch.empty(1, device="cuda")
         rows = []
         for _ in range(count):
             begin = time.perf_counter()

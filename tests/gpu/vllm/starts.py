@@ -12,8 +12,8 @@ TOLD = {"weights_s": "Loading weights took", "model_s": "Model loading took", "i
 MILESTONES = {
     "engine core begins": "Initializing a V1 LLM engine", "ranks are set up": "rank 0 in world size",
     "model loading begins": "Starting to load model|Loading model from scratch", "weights attached": "ipc_cache: attached",
-    "weights loaded": "Loading weights took", "model loaded": "Model loading took", "memory profiled": "Available KV cache memory",
-    "engine core ready": "init engine .* took"}
+    "weights loaded": "Loading weights took", "model loaded": "Model loading took", "compiled": "compile took .* s in total",
+    "memory profiled": "Available KV cache memory", "graphs captured": "Graph capturing finished", "engine core ready": "init engine .* took"}
 
 
 def cold(t):

@@ -8,7 +8,7 @@ import os
 
 import models
 import pagecache
-from engines import Failed
+from engines import Failed, running
 from starts import steps
 from trial import MIB, PROMPTS, SHARE, compiled, measured, mib, phases
 
@@ -61,9 +61,9 @@ def killed(t, what, engine):
     mine = set(engine.processes())
     workers = {rank["pid"] for rank in engine.call("state")}
     engine.kill()
-    left = [pid for pid in mine | workers if os.path.exists(f"/proc/{pid}") and pid in engine.processes()]
-    t.bar(f"{what}: SIGKILL ends every process of the engine", workers <= mine and not left,
-          f"{len(mine)} processes, workers {sorted(workers)}, left {left}", "none left")
+    left = (mine | workers) & running().keys()
+    t.bar(f"{what}: SIGKILL ends every process of the engine", not left,
+          f"{len(mine | workers)} processes, workers {sorted(workers)}, left {sorted(left) or 'none'}", "none left")
 
 
 def published(t, what, name, folder, more):

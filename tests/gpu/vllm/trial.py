@@ -63,7 +63,7 @@ class Trial:
         self._making = None
         if BIG_STEPS & set(options.steps):  # while vLLM is imported
             self._pool = ThreadPoolExecutor(1)
-            config = bigmodels.of_size(0.25) if options.cpu else bigmodels.EIGHT
+            config = bigmodels.of_size(0.03) if options.cpu else bigmodels.EIGHT
             self._making = self._pool.submit(bigmodels.make, options.models / "big", config)
             self._pool.submit(pagecache.write_back, options.models / "big")
         path = f"{HERE}:{os.environ.get('PYTHONPATH', '')}"
