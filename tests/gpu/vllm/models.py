@@ -1,11 +1,14 @@
-"""Small random checkpoints for the runs on a GPU, whose every weight matters; bigmodels.py has the large ones.
+"""Random checkpoints for the runs on a GPU: small ones whose every weight matters, and one of the shape of an 8B model.
 
-    dense   Llama      fp8   Llama, blocks of 128 x 128      moe   Qwen3-MoE
+    dense   Llama      fp8   Llama, blocks of 128 x 128      moe   Qwen3-MoE      big   Qwen3, 16.4 GB in bf16
 
 Without a tokenizer: prompts are token ids.
 """
 
 import json
+import os
+import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -13,8 +16,9 @@ from safetensors.torch import load_file, save_file
 
 VOCAB = 1024
 BLOCK = 128
+SHARD_BYTES = 4 << 30
 
-SMALL = dict(hidden_act="silu", rms_norm_eps=1e-6, attention_bias=False, bos_token_id=1, eos_token_id=2, use_cache=True,
+_SMALL = dict(hidden_act="silu", rms_norm_eps=1e-6, attention_bias=False, bos_token_id=1, eos_token_id=2, use_cache=True,
               max_position_embeddings=4096, rope_theta=10000.0, tie_word_embeddings=False, torch_dtype="bfloat16",
               vocab_size=VOCAB, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
               num_key_value_heads=2, head_dim=64)
@@ -25,6 +29,8 @@ KINDS = {
     "fp8": dict(architectures=["LlamaForCausalLM"], model_type="llama", quantization_config=_FP8),
     "moe": dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_hidden_layers=2, num_experts=8,
                 num_experts_per_tok=2, moe_intermediate_size=256, decoder_sparse_step=1, norm_topk_prob=True, mlp_only_layers=[]),
+    "big": dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", vocab_size=151936, hidden_size=4096,
+                intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8, head_dim=128),
 }
 
 
@@ -45,8 +51,7 @@ def _layer(config, prefix):
             yield f"{prefix}{part}{name}_proj.weight", shape
 
 
-def shapes(config):
-    """Names and shapes of a checkpoint's tensors, before they are quantised."""
+def _shapes(config):
     yield "model.embed_tokens.weight", (config["vocab_size"], config["hidden_size"])
     for i in range(config["num_hidden_layers"]):
         yield from _layer(config, f"model.layers.{i}.")
@@ -72,7 +77,7 @@ def _quantized(weight):
 def _tensors(config):
     generator = torch.Generator().manual_seed(0)
     tensors = {}
-    for name, shape in shapes(config):
+    for name, shape in _shapes(config):
         weight = _random(shape, generator)
         if "quantization_config" in config and "_proj" in name:
             tensors[name], tensors[name + "_scale_inv"] = _quantized(weight)
@@ -84,11 +89,14 @@ def _tensors(config):
 def make(folder, kind):
     """Writes checkpoint `kind` into `folder`, unless it is there, and returns the folder."""
     folder = Path(folder)
-    config = {**SMALL, **KINDS[kind]}
+    config = {**_SMALL, **KINDS[kind]}
     if (folder / "config.json").exists():
         return folder
     folder.mkdir(parents=True)
-    save_file(_tensors(config), folder / "model.safetensors", metadata={"format": "pt"})
+    if kind == "big":
+        _write_big(folder, config)
+    else:
+        save_file(_tensors(config), folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     return folder
 
@@ -111,6 +119,51 @@ def swap_experts(tensors):
     for part in ("gate_proj", "up_proj", "down_proj"):
         a, b = (f"model.layers.0.mlp.experts.{i}.{part}.weight" for i in (0, 1))
         tensors[a], tensors[b] = tensors[b], tensors[a]
+
+
+# ---- the big one: slices of one random block, written by several threads
+
+def _shards(config):
+    shard, size = [], 0
+    for name, shape in _shapes(config):
+        nbytes = 2 * torch.Size(shape).numel()
+        if shard and size + nbytes > SHARD_BYTES:
+            yield shard
+            shard, size = [], 0
+        shard.append((name, shape, nbytes))
+        size += nbytes
+    yield shard
+
+
+def _write_shard(path, shard, block, ones):
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape, nbytes in shard:
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + nbytes]}
+        at += nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb", buffering=0) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for number, (_, shape, nbytes) in enumerate(shard):
+            begin = number * 7919 % 4096 * 2
+            data = ones[:nbytes] if len(shape) == 1 else block[begin : begin + nbytes]
+            while data:
+                data = data[file.write(data) :]
+
+
+def _write_big(folder, config):
+    largest = max(torch.Size(shape).numel() for _, shape in _shapes(config))
+    seed = (torch.randn(1 << 22, generator=torch.Generator().manual_seed(0)) * 0.02).to(torch.bfloat16)
+    values = seed.repeat(-(-(largest + 4096) // seed.numel()))
+    block = memoryview(values.view(torch.uint8).numpy())
+    ones = memoryview(torch.ones(1 << 16, dtype=torch.bfloat16).view(torch.uint8).numpy())
+    shards = list(_shards(config))
+    paths = [folder / f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda job: _write_shard(*job, block, ones), zip(paths, shards)))
+    places = {name: path.name for path, shard in zip(paths, shards) for name, _, _ in shard}
+    total = sum(nbytes for shard in shards for _, _, nbytes in shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}))
 
 
 def prompts(count):
