@@ -37,7 +37,8 @@ def make(folder, config):
     if (folder / "config.json").exists() and (folder / "config.json").read_text() == text:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").unlink(missing_ok=True)
+    for old in [folder / "config.json", *folder.glob("*.safetensors")]:
+        old.unlink(missing_ok=True)
     models._write_big(folder, config)
     (folder / "config.json").write_text(text)
     return folder

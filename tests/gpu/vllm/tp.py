@@ -10,7 +10,7 @@ import models
 import pagecache
 from engines import Failed, running
 from starts import steps
-from trial import MIB, PROMPTS, SHARE, compiled, measured, mib, phases
+from trial import PROMPTS, SHARE, compiled, measured, mib, phases
 
 # Without a network, and without NVLink multicast.
 ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0", "VLLM_HOST_IP": "127.0.0.1",
