@@ -1,13 +1,12 @@
 """vLLM's cache of compiled graphs: does an attached start find what an ordinary one left, and the other way round?
 
-Every order begins with an empty cache folder, but for what vLLM knows of model classes. A start that adds an entry did not
-find one; what the two entries' keys differ in is named.
+Every order begins with an empty cache folder, but for what vLLM knows of model classes. What a start adds or compiles again it
+did not find; what the two keys differ in is named. A second ordinary start says whether vLLM finds its own.
 """
 
 import json
 import os
 import shutil
-import time
 from pathlib import Path
 
 import models
@@ -19,27 +18,42 @@ PLUGIN = {"VLLM_PLUGINS": "ipc_cache"}
 def caches(t):
     folder = models.make(t.options.models / "dense", "dense")
     t.resident("dense", folder, **SHARE)
-    for first, second in (("ordinary", "attached"), ("attached", "ordinary")):
-        root = fresh(t, f"cache-of-{first}")
-        known = start(t, folder, first, root, PLUGIN)
-        t.attempt(f"compile cache of an {first} start, then {second}", then, folder, second, root, known, PLUGIN, True)
-    t.attempt("compile cache, VLLM_PLUGINS empty instead", then, folder, "ordinary", root, known, {"VLLM_PLUGINS": ""}, None)
+    t.attempt("compile cache of an ordinary start", order, folder, "ordinary", ("ordinary", "attached"))
+    t.attempt("compile cache of an attached start", order, folder, "attached", ("ordinary",))
+
+
+def order(t, folder, first, others):
+    root = fresh(t, f"cache-of-{first}")
+    known = start(t, folder, first, root, PLUGIN)
+    finds_its_own = True
+    for way in others:
+        found = then(t, folder, way, root, known, PLUGIN, way != first and finds_its_own)
+        finds_its_own = found if way == first else finds_its_own
+    if first == "attached":
+        then(t, folder, "ordinary", root, known, {"VLLM_PLUGINS": ""}, False)
 
 
 def then(t, folder, way, root, known, environment, must):
-    """A start after another one: a bar unless `must` is None."""
+    """A start after another one, which must find what that one compiled, or only says whether. Does it?"""
     said = start(t, folder, way, root, environment)
     added = said["entries"].keys() - known["entries"].keys()
-    differs = sorted(name for name in known["factors"].keys() | said["factors"].keys()
-                     if known["factors"].get(name) != said["factors"].get(name))
-    for entry in added:
-        other = next(iter(known["entries"].values()), {})
-        differs += [name for name, value in said["entries"][entry].items() if other.get(name) != value]
-    figure = (f"{known['start_s']:.2f} s, then {said['start_s']:.2f} s; first {known['said']}; then {said['said']}; "
-              f"{len(added)} new entries ({', '.join(sorted(added)) or 'none'})"
-              + (f"; the keys differ in {', '.join(differs) or 'nothing that vLLM wrote down'}" if added else ""))
+    reused = not added and bool(known["entries"]) and "Directly load" in str(said["said"]) \
+        and "Compiling model again" not in str(said["said"])
+    what = f"keys differ in {', '.join(differences(known, said, added)) or 'nothing that vLLM wrote down'}" if added else "same key"
     t.bar(f"compile cache: {known['way']}, then {way}, VLLM_PLUGINS={environment['VLLM_PLUGINS'] or '(empty)'}",
-          None if must is None else not added, figure, "" if must is None else "nothing is compiled again")
+          reused if must else None, f"{'reused' if reused else 'not reused'}, {what}; engine start {known['start_s']:.2f} s, then "
+          f"{said['start_s']:.2f} s; first {known['said']}; then {said['said']}", "reused" if must else "")
+    return reused
+
+
+def differences(known, said, added):
+    """Names of the parts of a configuration, and of the factors of a key, that differ."""
+    names = {name for name in known["factors"].keys() | said["factors"].keys()
+             if known["factors"].get(name) != said["factors"].get(name)}
+    before = next((factors for factors in known["entries"].values() if factors), {})
+    for factors in (said["entries"][entry] for entry in added if said["entries"][entry]):
+        names |= {name for name in before.keys() | factors.keys() if before.get(name) != factors.get(name)}
+    return sorted(names)
 
 
 def fresh(t, name):
@@ -57,9 +71,7 @@ def start(t, folder, way, root, environment):
     environment = {**environment, "VLLM_CACHE_ROOT": str(root)}
     begin = t.attached if way == "attached" else t.ordinary
     with begin(f"compile-{way}", folder, environment=environment, enforce_eager=False, **SHARE) as engine:
-        said = engine.result()
-        found = {"way": way, "start_s": said["start_s"], "factors": engine.call("compile_factors")}
-        time.sleep(0.2)
+        found = {"way": way, "start_s": engine.result()["start_s"], "factors": engine.call("compile_factors")}
         found.update(said=compiled(engine), entries=entries(root))
         engine.kill()
     t.card.settled()
@@ -77,5 +89,5 @@ def entries(root):
                 factors.update({**said.pop("env", {}), **said})
             found[path.name] = factors
     for path in sorted((root / "torch_compile_cache" / "torch_aot_compile").glob("*")):
-        found[f"torch_aot_compile/{path.name}"] = {}
+        found[f"torch_aot_compile/{path.name[:10]}"] = {}
     return found

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -37,9 +38,10 @@ def spread(values):
 
 
 def compiled(engine):
-    """What the log says of torch.compile and its cache."""
-    return [line.split("] ", 1)[-1][:120] for line in engine.text().splitlines()
-            if "Directly load" in line or "compile took" in line or ("compile" in line and "took" in line)]
+    """What the log says of torch.compile and its cache, without folders."""
+    marks = ("Directly load", "Compiling model again", "compile took", "AOT compiled function")
+    return [re.sub(r"/\S*/", ".../", line.split("] ", 1)[-1])[:240] for line in engine.text().splitlines()
+            if any(mark in line for mark in marks)]
 
 
 def measured(engine):
