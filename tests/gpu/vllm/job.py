@@ -61,7 +61,8 @@ def serve(peer, options, trace=None):
         started = time.perf_counter() - begin
         engine = Engine(llm)
         config = llm.llm_engine.vllm_config
-        peer.say(result={"begun": begun, "start_s": started, "blocks": config.cache_config.num_gpu_blocks, "block_bytes": block_bytes(config)})
+        peer.say(result={"begun": begun, "start_s": started, "blocks": config.cache_config.num_gpu_blocks,
+                         "block_bytes": block_bytes(config)})
         for line in peer.lines:
             request = json.loads(line)
             peer.say(result=getattr(engine, request.pop("do"))(**request))

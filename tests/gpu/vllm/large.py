@@ -10,8 +10,8 @@ import statistics
 import time
 
 import bigmodels
-from starts import load_bars, steps
-from trial import MIB, measured, mib, phases, spread
+from starts import load_bars, rows, steps
+from trial import MIB, measured, mib, phases
 
 
 def large(t):
@@ -61,10 +61,10 @@ def strict(t, folder, memory):
 def mapped(t):
     resident = t.broker.models()[0]["key_id"]
     with t.host.fork("large-mapped", "job_more.attach", {}, directory=t.broker.directory, model=resident, count=6) as job:
-        rows, _ = job.result()
-    later = [statistics.median(column) for column in zip(*rows[1:])]
+        times, _ = job.result()
+    later = [statistics.median(column) for column in zip(*times[1:])]
     t.bar("large: attached by a process with a CUDA context and no engine", None, "connect, map, views in ms: "
-          f"{[round(x, 2) for x in rows[0]]} at first, median {[round(x, 2) for x in later]} later")
+          f"{[round(x, 2) for x in times[0]]} at first, median {[round(x, 2) for x in later]} later")
 
 
 def attached(t, folder, memory):
@@ -79,8 +79,4 @@ def attached(t, folder, memory):
         t.card.settled()
     t.figures["large_attached"] = found
     load_bars(t, "large", [said["load"]["phases"] for said in found], "")
-    t.bar(f"large: engine start, attached, eager, {len(found)} starts, minimum / median / maximum", None,
-          f"{spread([said['start_s'] for said in found])} s; Model loading took {spread([said['model_s'] for said in found])} s; LLM() to "
-          f"the first token {spread([said['first_s'] for said in found])} s; {found[0]['blocks']} blocks")
-    t.bar("large: where the first such start goes, seconds from LLM()", None, ", ".join(
-        f"{name} {seconds:.2f}" for name, seconds in found[0]["steps"].items()))
+    rows(t, "large: attached, eager", found)

@@ -6,7 +6,7 @@ import time
 
 import pagecache
 from engines import Failed
-from trial import PROMPTS, measured, mib
+from trial import PROMPTS, measured, mib, told
 
 FORMATS = {"fastsafetensors": "fastsafetensors", "runai_streamer": "runai_model_streamer"}
 
@@ -29,8 +29,7 @@ def one_format(t, folder, load_format, cache):
         said = measured(engine)
         engine.kill()
     t.card.settled()
-    t.bar(f"beside it: load_format={load_format}, page cache {cache}{left}", None, f"Loading weights took {said['weights_s']} s, Model "
-          f"loading took {said['model_s']} s, engine start {said['start_s']:.2f} s, first token {said['first_s']:.2f} s after LLM()")
+    t.bar(f"beside it: load_format={load_format}, page cache {cache}{left}", None, told(said))
 
 
 def own(t):
@@ -47,8 +46,8 @@ def own(t):
         held = t.card.settled() - base
         rss, pss, private = daemon.memory()
         t.bar("beside it: the daemon of vLLM's own weight cache", None, f"took {took:.1f} s, vLLM imported before; alone it holds "
-              f"{mib(held)} of VRAM; its process is resident with {mib(rss)} (PSS {mib(pss)}, its own {mib(private)}: what was imported "
-              "before the fork is shared here, and is not where it is started as a program)")
+              f"{mib(held)} of VRAM; its process is resident with {mib(rss)} (PSS {mib(pss)}, its own {mib(private)}: "
+              "what was imported before the fork is shared here, and is not where it is started as a program)")
         t.attempt("own: engine", own_engine, folder, sockets)
         t.attempt("own: daemon killed", own_killed, folder, sockets, daemon)
     t.card.settled()
@@ -65,8 +64,7 @@ def own_engine(t, folder, sockets):
         t.figures["own_tokens"] = engine.call("generate", prompts=PROMPTS)
         engine.kill()
     t.card.settled()
-    t.bar("beside it: vLLM's own weight cache, big, eager", None, f"engine start {said['start_s']:.2f} s, Model loading took "
-          f"{said['model_s']} s, first token {said['first_s']:.2f} s after LLM(), {said['blocks']} blocks")
+    t.bar("beside it: vLLM's own weight cache, big, eager", None, f"{told(said)}, {said['blocks']} blocks")
 
 
 def own_killed(t, folder, sockets, daemon):

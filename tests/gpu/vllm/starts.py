@@ -5,15 +5,17 @@ import re
 import statistics
 
 import pagecache
-from trial import mib, measured, compiled, spread
+from trial import compiled, measured, mib, spread
 
 TOLD = {"weights_s": "Loading weights took", "model_s": "Model loading took", "init_s": "init engine", "start_s": "engine start",
         "first_s": "LLM() to the first token"}
+WAYS = {"cold": "ordinary, page cache dropped", "warm": "ordinary, page cache warm", "attached": "attached"}
 MILESTONES = {
     "engine core begins": "Initializing a V1 LLM engine", "ranks are set up": "rank 0 in world size",
     "model loading begins": "Starting to load model|Loading model from scratch", "weights attached": "ipc_cache: attached",
     "weights loaded": "Loading weights took", "model loaded": "Model loading took", "compiled": "compile took .* s in total",
-    "memory profiled": "Available KV cache memory", "graphs captured": "Graph capturing finished", "engine core ready": "init engine .* took"}
+    "memory profiled": "Available KV cache memory", "graphs captured": "Graph capturing finished",
+    "engine core ready": "init engine .* took"}
 
 
 def cold(t):
@@ -26,7 +28,7 @@ def cold(t):
 
 def rounds(t, folder, mode):
     more = {**t.memory, "enforce_eager": mode == "eager"}
-    ways = [way for way in ("cold", "warm", "attached") if way in t.options.ways.split(",")]
+    ways = [way for way in WAYS if way in t.options.ways.split(",")]
     if mode == "graphs":  # what is compiled is kept, and who compiles it is another question: compiled.py
         for way in {"attached" if way == "attached" else "warm" for way in ways}:
             start(t, folder, mode, way, "first", more)
@@ -37,7 +39,7 @@ def rounds(t, folder, mode):
                 found[way].append(start(t, folder, mode, way, i, more))
     for way in ways:
         if found[way]:
-            tell(t, mode, way, found[way])
+            rows(t, f"big, {mode}: {WAYS[way]}", found[way])
     if found.get("attached"):
         load_bars(t, f"big, {mode}", [said["load"]["phases"] for said in found["attached"]], "")
         middle = statistics.median(said["start_s"] for said in found["attached"])
@@ -65,14 +67,12 @@ def start(t, folder, mode, way, number, more):
     return said
 
 
-def tell(t, mode, way, found):
-    """A row of minimum, median and maximum, and one of where the first start's time went."""
-    name = {"cold": "ordinary, page cache dropped", "warm": "ordinary, page cache warm", "attached": "attached"}[way]
+def rows(t, what, found):
+    """found: measured() of several starts, with steps()."""
     lines = [f"{text} {spread([said[key] for said in found])} s" for key, text in TOLD.items()
              if any(said[key] is not None for said in found)]
-    t.bar(f"big, {mode}: {name}, {len(found)} starts, minimum / median / maximum", None, f"{'; '.join(lines)}; "
-          f"{found[0]['blocks']} blocks")
-    t.bar(f"big, {mode}: where the first such start goes, seconds from LLM()", None, ", ".join(
+    t.bar(f"{what}, {len(found)} starts, minimum / median / maximum", None, f"{'; '.join(lines)}; {found[0]['blocks']} blocks")
+    t.bar(f"{what}, where the first start goes, seconds from LLM()", None, ", ".join(
         f"{name} {seconds:.2f}" for name, seconds in found[0]["steps"].items()))
 
 

@@ -10,7 +10,7 @@ import models
 import pagecache
 from engines import Failed, running
 from starts import steps
-from trial import PROMPTS, SHARE, compiled, measured, mib, phases
+from trial import PROMPTS, SHARE, compiled, measured, mib, phases, told
 
 # Without a network, and without NVLink multicast.
 ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0", "VLLM_HOST_IP": "127.0.0.1",
@@ -94,11 +94,6 @@ def cold(t, what, name, folder, more):
         engine.kill()
     t.card.settled()
     t.bar(f"{what}: ordinary, page cache dropped ({mib(left)} of {mib(size)} left in it)", None, told(said))
-
-
-def told(said):
-    return (f"Loading weights took {said['weights_s']} s, Model loading took {said['model_s']} s, engine start {said['start_s']:.2f} s, "
-            f"first token {said['first_s']:.2f} s after LLM()")
 
 
 def strict(t, what, name, folder, more):

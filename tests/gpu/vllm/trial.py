@@ -54,6 +54,12 @@ def measured(engine):
             "init_s": engine.said(r"init engine .* took ([0-9.]+)")}
 
 
+def told(said):
+    """A line of what measured() returns."""
+    return (f"Loading weights took {said['weights_s']} s, Model loading took {said['model_s']} s, init engine {said['init_s']} s, "
+            f"engine start {said['start_s']:.2f} s, first token {said['first_s']:.2f} s after LLM()")
+
+
 class Trial:
     """One run. rows: of the report; missed: names of missed bars; figures: what goes into report.json beside the rows."""
 
