@@ -18,19 +18,24 @@ PLUGIN = {"VLLM_PLUGINS": "ipc_cache"}
 def caches(t):
     folder = models.make(t.options.models / "dense", "dense")
     t.resident("dense", folder, **SHARE)
-    t.attempt("compile cache of an ordinary start", order, folder, "ordinary", ("ordinary", "attached"))
-    t.attempt("compile cache of an attached start", order, folder, "attached", ("ordinary",))
+    finds_its_own = t.attempt("compile cache of an ordinary start", ordinary_first, folder)
+    t.attempt("compile cache of an attached start", attached_first, folder, bool(finds_its_own))
 
 
-def order(t, folder, first, others):
-    root = fresh(t, f"cache-of-{first}")
-    known = start(t, folder, first, root, PLUGIN)
-    finds_its_own = True
-    for way in others:
-        found = then(t, folder, way, root, known, PLUGIN, way != first and finds_its_own)
-        finds_its_own = found if way == first else finds_its_own
-    if first == "attached":
-        then(t, folder, "ordinary", root, known, {"VLLM_PLUGINS": ""}, False)
+def ordinary_first(t, folder):
+    """Does vLLM find what it has compiled itself? Only then it can be asked of others."""
+    root = fresh(t, "cache-of-ordinary")
+    known = start(t, folder, "ordinary", root, PLUGIN)
+    finds_its_own = then(t, folder, "ordinary", root, known, PLUGIN, False)
+    then(t, folder, "attached", root, known, PLUGIN, finds_its_own)
+    return finds_its_own
+
+
+def attached_first(t, folder, finds_its_own):
+    root = fresh(t, "cache-of-attached")
+    known = start(t, folder, "attached", root, PLUGIN)
+    then(t, folder, "ordinary", root, known, PLUGIN, finds_its_own)
+    then(t, folder, "ordinary", root, known, {"VLLM_PLUGINS": ""}, False)
 
 
 def then(t, folder, way, root, known, environment, must):

@@ -33,11 +33,17 @@ def rounds(t, folder, mode):
         for way in {"attached" if way == "attached" else "warm" for way in ways}:
             start(t, folder, mode, way, "first", more)
     found = {way: [] for way in ways}
-    for i in range(t.options.rounds):
-        for way in ways:
-            if way != "cold" or i < t.options.cold_rounds:
-                found[way].append(start(t, folder, mode, way, i, more))
-    for way in ways:
+    try:
+        for i in range(t.options.rounds):
+            for way in ways:
+                if way != "cold" or i < t.options.cold_rounds:
+                    found[way].append(start(t, folder, mode, way, i, more))
+    finally:  # what there is, is told
+        tell(t, mode, found)
+
+
+def tell(t, mode, found):
+    for way in found:
         if found[way]:
             rows(t, f"big, {mode}: {WAYS[way]}", found[way])
     if found.get("attached"):
