@@ -44,10 +44,13 @@ def worker_state(worker):
 
 
 def compile_factors(worker):
-    """What of this worker's configuration is in the key of vLLM's compile cache, part by part."""
+    """What of this worker's configuration and environment is in the key of vLLM's compile cache, part by part."""
+    from vllm import envs
+
     config = worker.vllm_config
     parts = {name: getattr(config, name) for name in vars(config)}
-    return {name: str(part.compute_hash()) for name, part in parts.items() if hasattr(part, "compute_hash")}
+    hashes = {name: str(part.compute_hash()) for name, part in parts.items() if hasattr(part, "compute_hash")}
+    return {**hashes, **{name: str(value) for name, value in envs.compile_factors().items()}}
 
 
 def serve(peer, options, trace=None):
