@@ -15,6 +15,19 @@ PATIENCE = float(os.environ.get("IPC_CACHE_PATIENCE", "150"))
 FORMAT = "ipc_broker"
 
 
+def running():
+    """Processes that are not zombies: their group by their id."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = path.read_text().rsplit(")", 1)[1].split()[:3]
+        except OSError:  # it has ended meanwhile
+            continue
+        if state != "Z":
+            found[int(path.parent.name)] = int(group)
+    return found
+
+
 class Failed(Exception):
     """The child's own error, and those that caused it."""
 
@@ -62,9 +75,21 @@ class Host:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.count = 0
+        environment = {**environment, "VLLM_LOGGING_CONFIG_PATH": str(self._logging())}
         log = open(self.folder / "host.log", "w", encoding="utf-8")
         self.process = subprocess.Popen([sys.executable, HERE / "host.py"], env=environment, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def _logging(self):
+        """vLLM's own form of a log line, with milliseconds: what a start does can be told by its lines. The file's path."""
+        line = {"class": "vllm.logging_utils.NewLineFormatter", "datefmt": "%Y-%m-%dT%H:%M:%S",
+                "format": "%(levelname)s %(asctime)s.%(msecs)03d [%(fileinfo)s:%(lineno)d] %(message)s"}
+        path = self.folder.resolve() / "logging.json"
+        path.write_text(json.dumps({
+            "version": 1, "disable_existing_loggers": False, "formatters": {"vllm": line},
+            "handlers": {"vllm": {"class": "logging.StreamHandler", "formatter": "vllm", "stream": "ext://sys.stdout"}},
+            "loggers": {"vllm": {"handlers": ["vllm"], "level": "INFO", "propagate": False}}}))
+        return path
 
     def ready(self):
         """Seconds that importing vLLM took."""
@@ -132,6 +157,15 @@ class Job:
         found = re.search(pattern, self.text())
         return float(found.group(1)) if found else None
 
+    def processes(self):
+        """Ids of the child and of all that it has started and that still run: engine core and workers."""
+        return [pid for pid, group in running().items() if group == self.pid]
+
+    def memory(self):
+        """Resident bytes of all of them: (Rss, Pss, Private_Dirty) of smaps_rollup."""
+        text = "".join(Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self.processes())
+        return [1024 * sum(map(int, re.findall(rf"^{name}: +(\d+) kB", text, re.M))) for name in ("Rss", "Pss", "Private_Dirty")]
+
     def kill(self):
         """All processes of the child, with SIGKILL."""
         os.killpg(self.pid, signal.SIGKILL)
@@ -144,7 +178,7 @@ class Job:
 
     def _gone(self):
         end = time.monotonic() + 60
-        while Path(f"/proc/{self.pid}").exists():
+        while self.processes():
             if time.monotonic() > end:
                 os.killpg(self.pid, signal.SIGKILL)
             time.sleep(0.005)
@@ -152,6 +186,8 @@ class Job:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        if Path(f"/proc/{self.pid}").exists():
+    def __exit__(self, kind, *_):
+        if kind is not None and self.processes():
+            self.kill()  # what it was to do is over, or did not work
+        elif self.processes():
             self.close()

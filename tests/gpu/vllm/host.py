@@ -1,9 +1,10 @@
 """The process from which engines are forked: it imports vLLM once and touches no device.
 
-Reads a JSON object a line: {"function": "name in job.py", "arguments": {...}, "environment": {...}, "log": path}; forks a
+Reads a JSON object a line: {"function": "module.name", "arguments": {...}, "environment": {...}, "log": path}; forks a
 child that sets the environment, writes to the log and calls the function; answers with its process id.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -26,9 +27,8 @@ def child(request):
     os.close(0)
     os.setpgid(0, 0)
     os.environ.update(request["environment"])
-    import job
-
-    getattr(job, request["function"])(**request["arguments"])
+    module, name = request["function"].split(".")
+    getattr(importlib.import_module(module), name)(**request["arguments"])
 
 
 def main():

@@ -1,4 +1,7 @@
-"""What runs in a child of host.py: a publisher, or an engine that answers one JSON line for each that it is asked."""
+"""What runs in a child of host.py: a publisher, or an engine that answers one JSON line for each that it is asked.
+
+Only names that vLLM has had from 0.26 on.
+"""
 
 import json
 import os
@@ -40,18 +43,29 @@ def worker_state(worker):
     return {"pid": os.getpid(), "loads": [asdict(r) for r in report.loads]}
 
 
+def compile_factors(worker):
+    """What of this worker's configuration and environment is in the key of vLLM's compile cache, part by part."""
+    from vllm import envs
+
+    config = worker.vllm_config
+    parts = {name: getattr(config, name) for name in vars(config)}
+    hashes = {name: str(part.compute_hash()) for name, part in parts.items() if hasattr(part, "compute_hash")}
+    return {**hashes, **{name: str(value) for name, value in envs.compile_factors().items()}}
+
+
 def serve(peer, options, trace=None):
     """An engine. Answers {"do": "generate" | "state" | ...}; ends when the peer hangs up."""
     peer = Peer(peer)
     try:
         from vllm import LLM
 
-        begin = time.perf_counter()
+        begun, begin = time.time(), time.perf_counter()
         llm = traced(trace, lambda: LLM(**{**ENGINE, **options}))
         started = time.perf_counter() - begin
         engine = Engine(llm)
         config = llm.llm_engine.vllm_config
-        peer.say(result={"start_s": started, "blocks": config.cache_config.num_gpu_blocks, "block_bytes": block_bytes(config)})
+        peer.say(result={"begun": begun, "start_s": started, "blocks": config.cache_config.num_gpu_blocks,
+                         "block_bytes": block_bytes(config)})
         for line in peer.lines:
             request = json.loads(line)
             peer.say(result=getattr(engine, request.pop("do"))(**request))
@@ -105,6 +119,9 @@ class Engine:
     def state(self):
         return self.llm.collective_rpc(worker_state)
 
+    def compile_factors(self):
+        return self.llm.collective_rpc(compile_factors)[0]
+
 
 def publish(peer, options):
     """A rank's worker up to its loaded model, nothing of an engine after it; says what the plugin reported."""
@@ -125,68 +142,5 @@ def publish(peer, options):
             worker.load_model()
         peer.say(result={"took_s": time.perf_counter() - begin, **worker_state(worker)})
         peer.lines.readline()
-    except BaseException as error:  # noqa: BLE001
-        peer.fail(error)
-
-
-def restarts(peer, options, count):
-    """Engines one after the other in this process: what each start took."""
-    peer = Peer(peer)
-    try:
-        from vllm import LLM
-
-        starts = []
-        for _ in range(count):
-            begin = time.perf_counter()
-            llm = LLM(**{**ENGINE, **options})
-            starts.append(time.perf_counter() - begin)
-            llm.llm_engine.engine_core.shutdown()
-            del llm
-        peer.say(result=starts)
-    except BaseException as error:  # noqa: BLE001
-        peer.fail(error)
-
-
-def attach(peer, directory, model, count):
-    """Attaches without an engine, in a process with a CUDA context: connecting and mapping, in ms, again and again."""
-    peer = Peer(peer)
-    try:
-        import ipc_cache
-        import torch
-
-        torch.empty(1, device="cuda")
-        rows = []
-        for _ in range(count):
-            begin = time.perf_counter()
-            weights = ipc_cache.attach(model, dir=directory, verify="none")
-            whole = time.perf_counter() - begin
-            views = time.perf_counter()
-            weights[weights.manifest.names[0]]
-            rows.append([(whole - weights.map_seconds) * 1e3, weights.map_seconds * 1e3, (time.perf_counter() - views) * 1e3])
-            weights.close()
-        from ipc_cache import tensors
-
-        peer.say(result=[rows, tensors._fast() is not None])
-    except BaseException as error:  # noqa: BLE001
-        peer.fail(error)
-
-
-def weight_cache_daemon(peer, options, sockets):
-    """The daemon of vLLM's own weight cache, as its program starts it for one rank."""
-    peer = Peer(peer)
-    begin = time.perf_counter()
-
-    class Ready:
-        @staticmethod
-        def put(_):
-            peer.say(result={"took_s": time.perf_counter() - begin})
-
-    try:
-        from vllm.engine.arg_utils import EngineArgs
-        from vllm.model_executor.model_loader.weight_cache import daemon
-        from vllm.utils.network_utils import get_distributed_init_method, get_open_port
-
-        config = EngineArgs(**{**ENGINE, **options}).create_engine_config()
-        daemon._run_daemon(0, 0, config, get_distributed_init_method("127.0.0.1", get_open_port()), sockets, Ready)
     except BaseException as error:  # noqa: BLE001
         peer.fail(error)

@@ -1,5 +1,6 @@
-"""Small models: the strict comparison, what must not be mistaken for each other, CUDA graphs."""
+"""Small models: the strict comparison, what must not be mistaken for each other, CUDA graphs, what is refused by name."""
 
+import lives
 import models
 from engines import Failed
 from trial import PROMPTS, SHARE, phases
@@ -15,7 +16,39 @@ def one_small(t, kind):
     said = t.published(f"{kind}-publish", folder, **SHARE)
     t.bar(f"{kind}: published, publisher killed", [m["leases"] for m in t.broker.models() if m["key"]["model"] == str(folder)] == [0],
         f"{said['took_s']:.2f} s; {phases(said['loads'][0])}", "resident, no lease")
-    t.figures[kind] = t.strict(kind, kind, folder, **SHARE)[2]
+    cold, _, t.figures[kind], _ = t.strict(kind, kind, folder, **SHARE)
+    t.figures[f"{kind}_blocks"] = cold["blocks"]
+
+
+def accounted(t):
+    """As big's part of that name, with the small dense model: where there is no time for a large one."""
+    lives.accounted(t, models.make(t.options.models / "dense", "dense"), SHARE, None, "dense")
+
+
+def refused(t):
+    """What vLLM before 0.30 does not let be shared: refused by the method's name, with the way out."""
+    if not t.old:
+        t.bar("refused by version", None, "not run: this version refuses none of these models")
+        return
+    for kind in ("moe",) if t.options.cpu else ("fp8", "moe"):  # the CPU has no kernels for block FP8
+        t.attempt(f"{kind}: refused", one_refused, kind)
+
+
+def one_refused(t, kind):
+    folder = models.make(t.options.models / kind, kind)
+    job = t.host.fork(f"{kind}-refused", "job.publish", {"VLLM_PLUGINS": "ipc_cache"},
+                      options={"model": str(folder), **t.broker_options(on_miss="publish"), **SHARE})
+    with job:
+        try:
+            job.result()
+            said = "published"
+        except Failed as error:
+            said = str(error)
+    t.card.settled()
+    line = next((line for line in said.splitlines() if "cannot be rebuilt" in line), said.splitlines()[0])
+    there = [m for m in t.broker.models() if m["key"]["model"] == str(folder)]
+    t.bar(f"{kind}: publishing is refused by name, nothing is resident", "before vLLM 0.30" in line and "--load-format auto" in line
+          and not there, line[:300], "by name")
 
 
 def controls(t):
@@ -35,7 +68,7 @@ def control(t, kind, change):
         changed = sum(a[0] != b[0] for a, b in zip(said, t.figures[kind]))
         t.bar(f"{kind}, {name}: other tokens", changed > 0, f"{changed} of {len(PROMPTS)} prompts", "some")
     resident = next(m for m in t.broker.models() if m["key"]["model"] == str(t.options.models / kind))
-    job = t.host.fork(f"{kind}-{change.__name__}-attach", "publish", {"VLLM_PLUGINS": "ipc_cache"},
+    job = t.host.fork(f"{kind}-{change.__name__}-attach", "job.publish", {"VLLM_PLUGINS": "ipc_cache"},
                     options={"model": str(folder), **t.broker_options(model=resident["key_id"], verify="hash")})
     with job:
         try:
@@ -49,7 +82,6 @@ def control(t, kind, change):
 
 def graphs(t):
     folder = models.make(t.options.models / "dense", "dense")
-    if not any(m["key"]["model"] == str(folder) for m in t.broker.models()):
-        t.published("dense-publish", folder, **SHARE)
+    t.resident("dense", folder, **SHARE)
     found = t.strict("dense, CUDA graphs", "graphs", folder, environment={"VLLM_PLUGINS": "ipc_cache"}, enforce_eager=False, **SHARE)
     t.bar("dense, CUDA graphs: compiled", None, f"ordinary: {found[0]['compiled']}; attached: {found[1]['compiled']}")

@@ -1,4 +1,4 @@
-"""Bytes in use on the first GPU, as nvidia-smi counts them, also sampled in the background; 0 where there is no GPU."""
+"""Bytes in use on the GPUs, as nvidia-smi counts them, also sampled in the background; nothing where there is no GPU."""
 
 import ctypes
 import subprocess
@@ -11,23 +11,51 @@ class _Memory(ctypes.Structure):
                 ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
 
-class Card:
+class Cards:
+    """All cards of the machine, in nvidia-smi's order. uuids: their names."""
+
     def __init__(self):
-        self._device = ctypes.c_void_p()
+        self._devices, self.uuids = [], []
         try:
             self._library = ctypes.CDLL("libnvidia-ml.so.1")
-            self.present = (self._library.nvmlInit_v2() == 0
-                            and self._library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._device)) == 0)
         except OSError:
-            self.present = False
+            return
+        count = ctypes.c_uint()
+        if self._library.nvmlInit_v2() == 0 and self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
+            self._devices = [self._device(i) for i in range(count.value)]
+            self.uuids = [self._uuid(device) for device in self._devices]
+
+    @property
+    def present(self):
+        return bool(self._devices)
+
+    def _device(self, index):
+        device = ctypes.c_void_p()
+        self._check(self._library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)), "nvmlDeviceGetHandleByIndex_v2")
+        return device
+
+    def _uuid(self, device):
+        text = ctypes.create_string_buffer(96)
+        self._check(self._library.nvmlDeviceGetUUID(device, text, ctypes.c_uint(len(text))), "nvmlDeviceGetUUID")
+        return text.value.decode()
+
+    @staticmethod
+    def _check(status, what):
+        if status != 0:
+            raise RuntimeError(f"{what} failed: {status}")
+
+    def each(self):
+        """Bytes in use on every card."""
+        found = []
+        for device in self._devices:
+            memory = _Memory(version=ctypes.sizeof(_Memory) | 2 << 24)
+            self._check(self._library.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(memory)), "nvmlDeviceGetMemoryInfo_v2")
+            found.append(memory.used)
+        return found
 
     def used(self):
-        if not self.present:
-            return 0
-        memory = _Memory(version=ctypes.sizeof(_Memory) | 2 << 24)
-        if self._library.nvmlDeviceGetMemoryInfo_v2(self._device, ctypes.byref(memory)) != 0:
-            raise RuntimeError("nvmlDeviceGetMemoryInfo_v2 failed")
-        return memory.used
+        """Bytes in use on all cards together."""
+        return sum(self.each())
 
     def settled(self, seconds=10):
         """What is in use when it has not changed for a while: the driver frees an ended process's memory late."""

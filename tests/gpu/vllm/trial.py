@@ -3,18 +3,23 @@
 import datetime
 import json
 import os
+import re
+import statistics
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import bigmodels
 import models
+import pagecache
 from engines import FORMAT, HERE, Broker, Host
-from smi import Card, Peak
+from smi import Cards, Peak
 
 MIB = 1 << 20
 PROMPTS = models.prompts(8)
+BIG_STEPS = {"big", "cold", "own", "peers", "tp"}
 SHARE = {"gpu_memory_utilization": 0.2}  # of the card, for small models: a large KV cache has blocks by the million
 
 
@@ -26,33 +31,74 @@ def phases(load):
     return ", ".join(f"{name} {ms:.1f} ms" for name, ms in load["phases"].items())
 
 
+def spread(values):
+    """Minimum, median and maximum of seconds."""
+    known = sorted(value for value in values if value is not None)
+    return f"{known[0]:.2f} / {statistics.median(known):.2f} / {known[-1]:.2f}" if known else "not told"
+
+
 def compiled(engine):
-    """What the log says of torch.compile."""
-    return [line.split("] ", 1)[-1][:120] for line in engine.text().splitlines() if "compile" in line and "took" in line]
+    """What the log says of torch.compile and its cache, without folders."""
+    marks = ("Directly load", "Compiling model again", "compile took", "AOT compiled function")
+    return [re.sub(r"/\S*/", ".../", line.split("] ", 1)[-1])[:240] for line in engine.text().splitlines()
+            if any(mark in line for mark in marks)]
+
+
+def measured(engine):
+    """What a start took, in seconds: the whole, vLLM's own lines, and to the first token, from LLM()."""
+    said = engine.result()
+    first = engine.call("timed", prompts=PROMPTS[:1], tokens=1)
+    return {**said, "first_s": said["start_s"] + first,
+            "weights_s": engine.said(r"Loading weights took ([0-9.]+) seconds"),
+            "model_s": engine.said(r"Model loading took .* and ([0-9.]+) seconds"),
+            "init_s": engine.said(r"init engine .* took ([0-9.]+)")}
+
+
+def told(said):
+    """A line of what measured() returns."""
+    return (f"Loading weights took {said['weights_s']} s, Model loading took {said['model_s']} s, init engine {said['init_s']} s, "
+            f"engine start {said['start_s']:.2f} s, first token {said['first_s']:.2f} s after LLM()")
 
 
 class Trial:
     """One run. rows: of the report; missed: names of missed bars; figures: what goes into report.json beside the rows."""
 
     def __init__(self, options):
-        self.options, self.card = options, Card()
+        self.options, self.card = options, Cards()
         self.began = time.monotonic()
         self.rows, self.missed, self.figures = [], [], {}
         options.folder.mkdir(parents=True, exist_ok=True)
-        self._making = threading.Thread(target=lambda: models.make(options.models / "big", "big"))
-        if {"big", "own"} & set(options.steps):
-            self._making.start()  # while vLLM is imported
+        self._making = None
+        if BIG_STEPS & set(options.steps):  # while vLLM is imported
+            self._pool = ThreadPoolExecutor(1)
+            config = bigmodels.of_size(0.03) if options.cpu else bigmodels.EIGHT
+            self._making = self._pool.submit(bigmodels.make, options.models / "big", config)
+            self._pool.submit(pagecache.write_back, options.models / "big")
         path = f"{HERE}:{os.environ.get('PYTHONPATH', '')}"
         self.host = Host(options.folder, {**os.environ, "PYTHONPATH": path, "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"})
         self.start_broker()
+
+    @property
+    def old(self):
+        """A vLLM that cannot be told that weights are final."""
+        return tuple(map(int, self.figures["vllm"].split(".")[:2])) < (0, 30)
 
     def start_broker(self):
         self.broker = Broker(self.options.programs, Path(tempfile.mkdtemp(prefix="ipc-cache-vllm-")))
 
     def big_made(self):
         """The large model's folder."""
-        self._making.join()
-        return self.options.models / "big"
+        return self._making.result()
+
+    @property
+    def memory(self):
+        """The share of the card of an engine with the large model."""
+        return {} if self.options.cpu else {"gpu_memory_utilization": 0.3}
+
+    def resident(self, name, folder, **more):
+        """Has the model in the broker, published if it is not there."""
+        if not any(m["key"]["model"] == str(folder) for m in self.broker.models()):
+            self.published(f"{name}-publish", folder, **more)
 
     # ---- the report
 
@@ -93,21 +139,21 @@ class Trial:
 
     def ordinary(self, name, folder, environment=None, **more):
         """vLLM as it is, without any plugin unless the environment says so."""
-        return self.host.fork(name, "serve", {"VLLM_PLUGINS": "", **(environment or {})},
+        return self.host.fork(name, "job.serve", {"VLLM_PLUGINS": "", **(environment or {})},
                               options={"model": str(folder), "load_format": "auto", **more})
 
     def broker_options(self, **extra):
         return {"load_format": FORMAT, "model_loader_extra_config": {"dir": self.broker.directory, **extra}}
 
     def attached(self, name, folder, extra=None, environment=None, **more):
-        return self.host.fork(name, "serve", {"VLLM_PLUGINS": "ipc_cache", **(environment or {})},
+        return self.host.fork(name, "job.serve", {"VLLM_PLUGINS": "ipc_cache", **(environment or {})},
                               options={"model": str(folder), **self.broker_options(**(extra or {})), **more})
 
     def published(self, name, folder, **more):
         """Published by a process of its own, which is killed afterwards; what it reported, and the most memory in use."""
         base = self.card.settled()
         with Peak(self.card) as peak:
-            job = self.host.fork(name, "publish", {"VLLM_PLUGINS": "ipc_cache"},
+            job = self.host.fork(name, "job.publish", {"VLLM_PLUGINS": "ipc_cache"},
                             options={"model": str(folder), **self.broker_options(on_miss="publish"), **more})
             with job:
                 said = job.result()
@@ -116,7 +162,7 @@ class Trial:
 
     def strict(self, what, name, folder, **more):
         """An ordinary engine and an attached one: equal to the last bit? Returns what both said of their start, the tokens and
-        the plugin's report."""
+        the plugin's report of every rank."""
         with self.ordinary(f"{name}-ordinary", folder, **more) as engine:
             cold = engine.result()
             cold["compiled"] = compiled(engine)
@@ -127,16 +173,16 @@ class Trial:
             warm = engine.result()
             warm["compiled"] = compiled(engine)
             third = engine.call("generate", prompts=PROMPTS)
-            load = engine.call("state")[0]["loads"][0]
+            loads = [rank["loads"][0] for rank in engine.call("state")]
             engine.kill()
         self.card.settled()
         if first != second and not self.options.cpu:
             self.bar(f"{what}: comparison", False, "void: the ordinary engine differs from itself")
-            return cold, warm, first, load
+            return cold, warm, first, loads
         tokens = sum(a[0] == b[0] for a, b in zip(first, third))
         both = sum(a == b for a, b in zip(first, third))
         self.bar(f"{what}: attached equals the ordinary load", None if self.options.cpu else both == len(PROMPTS),
-            f"tokens {tokens}, tokens and log-probabilities {both} of {len(PROMPTS)} prompts; {load['tensors']} tensors",
+            f"tokens {tokens}, tokens and log-probabilities {both} of {len(PROMPTS)} prompts; {loads[0]['tensors']} tensors",
             f"{len(PROMPTS)} of {len(PROMPTS)}")
         less = abs(cold["blocks"] - warm["blocks"])
         # The driver gives memory out in 2 MiB: blocks much smaller than that cannot be counted to the block.
@@ -144,5 +190,5 @@ class Trial:
             f"{cold['blocks']} ordinary, {warm['blocks']} attached, {less * warm['block_bytes'] / MIB:.1f} MiB apart",
             "within 2, or 8 MiB")
         self.bar(f"{what}: engine start", None, f"{cold['start_s']:.2f} s ordinary, {warm['start_s']:.2f} s attached; "
-            + phases(load))
-        return cold, warm, first, load
+            + "; ".join(phases(load) for load in loads))
+        return cold, warm, first, loads
