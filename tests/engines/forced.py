@@ -28,9 +28,15 @@ def force(kernel):
     for each in (kind, *(getattr(kind, name) for name in ("base_type", "fallback_type") if hasattr(kind, name))):
         each.is_supported = classmethod(lambda cls, compute_capability=None: (True, None))
         each.can_implement = classmethod(lambda cls, config: (True, None))
-    for table in (linear._POSSIBLE_INT8_KERNELS, linear._POSSIBLE_FP8_KERNELS, linear._POSSIBLE_FP8_BLOCK_KERNELS):
-        table[current_platform._enum] = [kind]
-    _custom_ops.scaled_fp8_quant = _quantized  # of which there is none on the CPU
+    for table in ("INT8", "FP8", "FP8_BLOCK", "NVFP4", "MXFP4"):
+        getattr(linear, f"_POSSIBLE_{table}_KERNELS")[current_platform._enum] = [kind]
+    # Of these there are none on the CPU. Where Marlin wants each bit does not matter here, but its shape does.
+    _custom_ops.scaled_fp8_quant = _quantized
+    _custom_ops.gptq_marlin_repack = lambda b_q_weight, size_k, size_n, **_: b_q_weight.reshape(size_k // 16, -1)
+    if "Marlin" in kernel:
+        from vllm.model_executor.layers.quantization.utils import marlin_utils
+
+        marlin_utils.num_compute_units = lambda device: 132
     refuse.platform = SimpleNamespace(is_cpu=lambda: False)
 
 
@@ -144,6 +150,9 @@ def schemes(model, kernel):
     for layer in _built(model, kernel).modules():
         if hasattr(layer, "scheme"):
             scheme = layer.scheme
+            if not hasattr(scheme, "strategy"):
+                found.add(type(scheme).__name__)
+                continue
             strategy = getattr(scheme.strategy, "value", scheme.strategy)
             how = "static" if scheme.is_static_input_scheme else "dynamic"
             found.add(f"{type(scheme).__name__} {strategy} {how}")

@@ -45,6 +45,8 @@ VARIANTS = {
     "fp8 block triton": ({"type": "float", "strategy": "block"}, {}, "TritonFp8BlockScaledMMKernel"),
     "fp8 block deep": ({"type": "float", "strategy": "block"}, {}, "DeepGemmFp8BlockScaledMMKernel"),
     "fp8 block flash": ({"type": "float", "strategy": "block"}, {}, "FlashInferFp8DeepGEMMDynamicBlockScaledKernel"),
+    "nvfp4": ("nvfp4", {}, "MarlinNvFp4LinearKernel"),
+    "mxfp4": ("mxfp4", {}, "MarlinMxFp4LinearKernel"),
     "int8 stamped": ({"type": "int"}, {}, INT8),
 }
 
@@ -55,7 +57,8 @@ def checkpoints(card, folder):
     made = {}
     for variant, (scheme, changes, _) in VARIANTS.items():
         path = folder / "models" / variant.replace(" ", "-")
-        made[variant] = str(card.make_compressed(path, card.Scheme(**scheme), num_hidden_layers=2, **changes))
+        scheme = card.Four(scheme) if isinstance(scheme, str) else card.Scheme(**scheme)
+        made[variant] = str(card.make_compressed(path, scheme, num_hidden_layers=2, **changes))
     time.sleep(SETTLED)
     return made
 
@@ -84,6 +87,7 @@ def test_an_attached_model_is_made_of_the_same(compared, variant):
         ("int8", "qkv_proj.weight.(is)", "ModelWeightParameter"),
         ("fp8", "qkv_proj.weight._input_dim", "1"),
         ("fp8 tensor padded", "gate_up_proj.scheme.fp8_linear.logical_output_size", "None"),
+        ("nvfp4", "qkv_proj.weight_scale.(is)", "GroupQuantScaleParameter"),
         ("fp8 block deep", "down_proj.deep_gemm_warmup_provider.(class)", "missing"),
     ],
 )
@@ -112,12 +116,19 @@ def test_what_the_table_does_not_know_is_refused_by_name(run_job, checkpoints):
         assert name in reason and "cannot be rebuilt around shared weights by this plugin with vLLM " in reason
 
 
-@pytest.mark.parametrize("kind", ["int8", "fp8c"])
+SCHEMES = {
+    "int8": ("CompressedTensorsW8A8Int8 channel dynamic", INT8),
+    "fp8c": ("CompressedTensorsW8A8Fp8 channel dynamic", FP8),
+    "nvfp4": ("CompressedTensorsW4A4Fp4", "MarlinNvFp4LinearKernel"),
+    "mxfp4": ("CompressedTensorsW4A4Mxfp4", "MarlinMxFp4LinearKernel"),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEMES)
 def test_the_checkpoints_of_the_run_on_a_card(card, run_job, folder, kind):
     """vLLM reads the scheme that is meant out of them."""
-    path = card.make(folder / "models" / f"card-{kind}", kind)
-    said = run_job("forced:schemes", str(path), INT8 if kind == "int8" else FP8)
-    assert said == [f"CompressedTensorsW8A8{'Int8' if kind == 'int8' else 'Fp8'} channel dynamic"]
+    path, (scheme, kernel) = card.make(folder / "models" / f"card-{kind}", kind), SCHEMES[kind]
+    assert run_job("forced:schemes", str(path), kernel) == [scheme]
 
 
 def test_on_the_cpu_they_are_refused(start, checkpoints):

@@ -54,6 +54,15 @@ def _deep_gemm(layer: torch.nn.Module) -> None:
         layer.deep_gemm_warmup_provider = getattr(kernel, "fallback", kernel)
 
 
+def _marlin(layer: torch.nn.Module) -> None:
+    """In 0.30 the kernel's locks are the layer's: scratch memory, never shared."""
+    from vllm.model_executor.layers.quantization.utils import marlin_utils
+
+    _parameters(layer)
+    if _release() == "0.30":
+        layer.workspace = marlin_utils.marlin_make_workspace_new(layer.weight.device)
+
+
 _LINEAR = "CompressedTensorsLinearMethod"
 _INT8, _FP8 = "CompressedTensorsW8A8Int8", "CompressedTensorsW8A8Fp8"
 
@@ -65,6 +74,8 @@ TABLE: dict[Name, Step] = {
     (_LINEAR, _FP8, "TritonFp8BlockScaledMMKernel"): _parameters,
     (_LINEAR, _FP8, "DeepGemmFp8BlockScaledMMKernel"): _deep_gemm,
     (_LINEAR, _FP8, "FlashInferFp8DeepGEMMDynamicBlockScaledKernel"): _deep_gemm,
+    (_LINEAR, "CompressedTensorsW4A4Fp4", "MarlinNvFp4LinearKernel"): _marlin,
+    (_LINEAR, "CompressedTensorsW4A4Mxfp4", "MarlinMxFp4LinearKernel"): _marlin,
 }
 _METHODS = frozenset(method for method, _, _ in TABLE)
 
@@ -76,7 +87,7 @@ def judges(layer: torch.nn.Module) -> bool:
 
 def step(layer: torch.nn.Module) -> Step | None:
     """What is left to do for a layer whose tensors are final; None if that is not known."""
-    return TABLE.get(names(layer)) if _is_read() else None
+    return TABLE.get(names(layer)) if _release() in READ else None
 
 
 def names(layer: torch.nn.Module) -> Name:
@@ -95,16 +106,16 @@ def _name(part: object) -> str:
     return kind.__name__ if kind.__module__.startswith("vllm.") else f"{kind.__module__}.{kind.__name__}"
 
 
-def _is_read() -> bool:
-    """Is this vLLM a release of READ? What was built between two releases may hold anything."""
+def _release() -> str:
+    """This vLLM's release, "0.30" say; "" for what was built between two, which may hold anything."""
     import vllm
     from packaging.version import InvalidVersion, Version
 
     try:
         version = Version(vllm.__version__)
     except InvalidVersion:
-        return False
-    return not version.is_prerelease and f"{version.major}.{version.minor}" in READ
+        return ""
+    return "" if version.is_prerelease else f"{version.major}.{version.minor}"
 
 
 def stamp(model: torch.nn.Module) -> None:

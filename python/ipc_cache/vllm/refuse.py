@@ -14,6 +14,12 @@ _UNTOUCHED = frozenset({"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
 # On the CPU the others pack weights into opaque objects.
 _CPU = _UNTOUCHED | {"UnquantizedFusedMoEMethod"}
 
+# These promise vLLM that they know final weights, and raise when they see them, unless this is their back end.
+_PROMISED = {
+    "Mxfp4MoEMethod": ("mxfp4_backend", "FLASHINFER_TRTLLM_MXFP4_MXFP8"),
+    "ModelOptNvFp4FusedMoE": ("nvfp4_backend", "FLASHINFER_TRTLLM"),
+}
+
 
 class Refused(RuntimeError):
     """Shared weights are not possible with this configuration; the message names the setting and the way out."""
@@ -111,4 +117,7 @@ def _rebuilds(layer: torch.nn.Module) -> bool:
         return name in _UNTOUCHED
     if rebuild.judges(layer):
         return rebuild.step(layer) is not None
+    attribute, wanted = _PROMISED.get(name, ("", None))
+    if wanted is not None and getattr(getattr(layer.quant_method, attribute, None), "name", None) != wanted:
+        return False
     return bool(getattr(layer.quant_method, "supports_pre_processed_weights", False))

@@ -1,6 +1,6 @@
-"""Weights as llm-compressor writes them for compressed-tensors, 8 bits for weights and activations (W8A8).
+"""Weights as llm-compressor writes them for compressed-tensors.
 
-A scheme says type ("int" or "float"), strategy of the weights' scales ("channel", "tensor" or "block"), and whether the
+A Scheme has 8 bits for weights and activations (W8A8). It says its type ("int" or "float"), strategy of the weights' scales ("channel", "tensor" or "block"), and whether the
 activations' scale is found at run time ("dynamic") or in the checkpoint; asymmetric: with a zero point; cache: scales of
 the KV cache in the checkpoint.
 """
@@ -62,3 +62,42 @@ class Scheme:
         values = (values.round() if self.type == "int" else values).to(kind)
         scale = scale.reshape(rows // high, columns // wide)
         return values.reshape(rows, columns), scale.reshape(1) if self.strategy == "tensor" else scale
+
+
+class Four:
+    """4-bit floats, two in a byte, in groups: "nvfp4" with a scale in float8 for each 16 and one for all, "mxfp4" with a power
+    of two for each 32. Weights only."""
+
+    VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+    def __init__(self, kind):
+        self.kind, self.group = kind, {"nvfp4": 16, "mxfp4": 32}[kind]
+
+    def config(self):
+        """The checkpoint's `quantization_config`."""
+        weights = Scheme("float")._arguments(num_bits=4, group_size=self.group, strategy="tensor_group" if self.kind == "nvfp4" else "group",
+                                             scale_dtype="torch.float8_e4m3fn" if self.kind == "nvfp4" else "torch.uint8")
+        group = dict(targets=["Linear"], weights=weights, input_activations=None, output_activations=None)
+        return dict(quant_method="compressed-tensors", format=f"{self.kind}-pack-quantized", quantization_status="compressed",
+                    config_groups={"group_0": group}, ignore=["lm_head"], kv_cache_scheme=None, global_compression_ratio=None)
+
+    def tensors(self, name, weight):
+        """As Scheme has it."""
+        prefix = name.removesuffix("weight")
+        rows, columns = weight.shape
+        parts = weight.reshape(rows, columns // self.group, self.group)
+        scale = parts.abs().amax(dim=2) / self.VALUES[-1]
+        made = {}
+        if self.kind == "nvfp4":
+            most = torch.finfo(torch.float8_e4m3fn).max / scale.max()  # the file has what scales were multiplied by
+            made[prefix + "weight_global_scale"] = most.reshape(1)
+            made[prefix + "weight_scale"] = stored = (scale * most).to(torch.float8_e4m3fn)
+            scale = stored.float() / most
+        else:
+            exponent = scale.log2().ceil()
+            made[prefix + "weight_scale"] = (exponent + 127).to(torch.uint8)
+            scale = exponent.exp2()
+        parts = (parts / scale[:, :, None]).reshape(rows, columns)
+        nearest = (parts.abs()[:, :, None] - self.VALUES).abs().argmin(dim=2) + 8 * (parts < 0)
+        made[prefix + "weight_packed"] = (nearest[:, 0::2] + 16 * nearest[:, 1::2]).to(torch.uint8)
+        return made
