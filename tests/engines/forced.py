@@ -13,7 +13,17 @@ import torch
 # On a parameter they serve loading, which is over.
 _LOADING = ("weight_loader", "_weight_loader")
 _OWN = ("ipc_cache_kernel",)  # the plugin's own mark
-_OPENED = ("Scheme", "Kernel", "Method", "QuantFP8", "QuantKey", "Config", "CompressedTensors", "Cutlass", "QuantizationArgs")
+_OPENED = (
+    "Scheme",
+    "Kernel",
+    "Method",
+    "QuantFP8",
+    "QuantKey",
+    "Config",
+    "CompressedTensors",
+    "Cutlass",
+    "QuantizationArgs",
+)
 
 
 def force(kernel):
@@ -76,7 +86,12 @@ def compare(model, kernel, without=None):
         attached = get_model_loader(made.load_config).load_model(vllm_config=made, model_config=made.model_config)
     layers = sorted({" ".join(rebuild.names(m)) for m in attached.modules() if hasattr(m, "scheme")})
     differences = list(_differences(original, attached))
-    return {"differences": differences, "layers": layers, "shared": report.loads[-1].shared, "how": report.loads[-1].how}
+    return {
+        "differences": differences,
+        "layers": layers,
+        "shared": report.loads[-1].shared,
+        "how": report.loads[-1].how,
+    }
 
 
 def _promised(wanted):
@@ -163,6 +178,7 @@ def refused(model, kernel):
     """What check_methods() says of an int8 model whose first linear layer is made another one, by what it is made."""
     import vllm
     from vllm.model_executor.kernels import linear
+    from vllm.model_executor.layers.quantization import mxfp4
     from vllm.model_executor.layers.quantization.compressed_tensors import schemes
     from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_moe import (
         compressed_tensors_moe_w8a8_fp8 as moe,
@@ -192,6 +208,11 @@ def refused(model, kernel):
     layer.scheme = scheme
     layer.quant_method = object.__new__(moe.CompressedTensorsW8A8Fp8MoEMethod)
     said["CompressedTensorsW8A8Fp8MoEMethod"] = message()
+    layer.quant_method = object.__new__(mxfp4.Mxfp4MoEMethod)
+    layer.quant_method.mxfp4_backend = mxfp4.Mxfp4MoeBackend.FLASHINFER_TRTLLM_MXFP4_MXFP8
+    said["its back end"] = message()
+    layer.quant_method.mxfp4_backend = mxfp4.Mxfp4MoeBackend.MARLIN
+    said["Mxfp4MoEMethod"] = message()
     layer.quant_method = method
     for vllm.__version__ in ("0.29.1", "0.33.0", "0.32.1.dev5+gabc", "unknown"):
         said[f"vLLM {vllm.__version__}"] = message()

@@ -1,8 +1,8 @@
 """Weights as llm-compressor writes them for compressed-tensors.
 
-A Scheme has 8 bits for weights and activations (W8A8). It says its type ("int" or "float"), strategy of the weights' scales ("channel", "tensor" or "block"), and whether the
-activations' scale is found at run time ("dynamic") or in the checkpoint; asymmetric: with a zero point; cache: scales of
-the KV cache in the checkpoint.
+A Scheme has 8 bits for weights and activations (W8A8): a type ("int" or "float"), a strategy of the weights' scales
+("channel", "tensor" or "block"), and activations whose scale is found at run time (dynamic) or is in the checkpoint;
+asymmetric: with a zero point; cache: with scales of the KV cache. Four has 4 bits, for weights alone.
 """
 
 from dataclasses import dataclass
