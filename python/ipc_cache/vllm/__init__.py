@@ -12,6 +12,7 @@
     accounting  the memory query that comes before the load
     baseline    the same for versions of vLLM that do not ask
     startup     what else costs start time
+    rebuild     what is left to do around final weights, where vLLM cannot do it
     refuse      what writes weights after the load, and what cannot be rebuilt
     platform    where weights live, and the CPU platform's kernels
     sources     which files a model is made of

@@ -3,7 +3,8 @@
 1. Skeleton: vLLM builds the model; uninitialised tensors (the parameters) stay on `meta`, everything that its constructors
    compute (rotary tables, masks) is real, since such buffers depend on flags that may differ from the publisher's.
 2. Bind: every parameter becomes a view of the shared segments and keeps its class and attributes.
-3. Post-process as vLLM does after a load, told that the weights are final: it rebuilds kernels and host state around them.
+3. Post-process as vLLM does after a load, told that the weights are final: it rebuilds kernels and host state around them,
+   or we do (rebuild.py).
 4. Check: nothing on `meta` may be reachable. Uninitialised memory is never made.
 """
 
@@ -13,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from ipc_cache import engine
-from ipc_cache.vllm import platform, refuse, startup
+from ipc_cache.vllm import platform, rebuild, refuse, startup
 from ipc_cache.vllm.report import Report
 
 # What is no parameter and not larger than this is copied: engines write such tensors (scales of the cache, counters).
@@ -32,6 +33,7 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
         refuse.check_methods(model)
         with report.phase("bind"):
             bound = engine.bind(model, weights, private=None if weights.private else _copies(model))
+            refuse.check_kernels(model)
         with report.phase("post-process"), platform.shareable_kernels(), _ties_settled(model_config), _final_weights():
             _post_process(model, model_config, target)
         with report.phase("check"):
@@ -72,7 +74,8 @@ def _copies(model: torch.nn.Module):
 def _post_process(model: torch.nn.Module, model_config, target: torch.device) -> None:
     from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
-    process_weights_after_loading(model, model_config, target)
+    with rebuild.steps(model):
+        process_weights_after_loading(model, model_config, target)
 
 
 def _final_weights():

@@ -15,7 +15,7 @@ import torch
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 from ipc_cache import engine
-from ipc_cache.vllm import platform, refuse, sources
+from ipc_cache.vllm import platform, rebuild, refuse, sources
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import Report
 
@@ -124,6 +124,7 @@ def _exported(load_config, vllm_config, model_config, prefix: str, report: Repor
             "later; use --load-format auto"
         )
     refuse.check_methods(model)
+    rebuild.stamp(model)
     with report.phase("export"):
         export = engine.export(model, since=loader.structure, exclude=_is_scratch)
     _let_go(model)

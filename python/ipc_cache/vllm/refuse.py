@@ -7,12 +7,18 @@ rebuilt around weights which are in their final form already.
 
 import torch
 
-from ipc_cache.vllm import platform
+from ipc_cache.vllm import platform, rebuild
 
 # Before vLLM 0.30 nothing tells a method that its weights are final; these do not touch them.
 _UNTOUCHED = frozenset({"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"})
 # On the CPU the others pack weights into opaque objects.
 _CPU = _UNTOUCHED | {"UnquantizedFusedMoEMethod"}
+
+# These promise vLLM that they know final weights, and raise when they see them, unless this is their back end.
+_PROMISED = {
+    "Mxfp4MoEMethod": ("mxfp4_backend", "FLASHINFER_TRTLLM_MXFP4_MXFP8"),
+    "ModelOptNvFp4FusedMoE": ("nvfp4_backend", "FLASHINFER_TRTLLM"),
+}
 
 
 class Refused(RuntimeError):
@@ -78,23 +84,40 @@ def check_methods(model: torch.nn.Module) -> None:
     """Raises Refused for a layer whose quantisation method cannot be rebuilt around final weights."""
     for name, module in model.named_modules():
         method = getattr(module, "quant_method", None)
-        if method is not None and not _rebuilds(method):
+        if method is not None and not _rebuilds(module):
+            what = " with ".join(part for part in rebuild.names(module) if part)
             raise Refused(
-                f"ipc_cache: layer {name or '<root>'}: {type(method).__name__} cannot be rebuilt around shared weights "
+                f"ipc_cache: layer {name or '<root>'}: {what} cannot be rebuilt around shared weights "
                 f"{_where()}; use --load-format auto for this model"
             )
 
 
+def check_kernels(model: torch.nn.Module) -> None:
+    """Raises Refused for a bound layer that was laid out for another kernel than vLLM takes here."""
+    found = rebuild.mismatch(model)
+    if found is not None:
+        raise Refused(
+            f"ipc_cache: {found}; run both with the same packages and --linear-backend, or use --load-format auto"
+        )
+
+
 def _where() -> str:
+    import vllm
+
     if not has_rebuild_hook():
         return "before vLLM 0.30"
-    return "on the CPU, where it packs them" if platform.is_cpu() else "with this version"
+    return "on the CPU, where it packs them" if platform.is_cpu() else f"by this plugin with vLLM {vllm.__version__}"
 
 
-def _rebuilds(method: object) -> bool:
-    name = type(method).__name__
+def _rebuilds(layer: torch.nn.Module) -> bool:
+    name = type(layer.quant_method).__name__
     if platform.is_cpu():
         return name in _CPU if has_rebuild_hook() else name in _UNTOUCHED
     if not has_rebuild_hook():
         return name in _UNTOUCHED
-    return bool(getattr(method, "supports_pre_processed_weights", False))
+    if rebuild.judges(layer):
+        return rebuild.step(layer) is not None
+    attribute, wanted = _PROMISED.get(name, ("", None))
+    if wanted is not None and getattr(getattr(layer.quant_method, attribute, None), "name", None) != wanted:
+        return False
+    return bool(getattr(layer.quant_method, "supports_pre_processed_weights", False))

@@ -1,6 +1,8 @@
 """Random checkpoints for the runs on a GPU: small ones whose every weight matters, and one of the shape of an 8B model.
 
     dense   Llama      fp8   Llama, blocks of 128 x 128      moe   Qwen3-MoE      big   Qwen3, 16.4 GB in bf16
+    nvfp4, mxfp4       Llama in compressed-tensors' formats for weights of 4 bits
+    int8, fp8c         Llama in compressed-tensors' W8A8: a scale for each row of a weight, activations scaled token by token
 
 Without a tokenizer: prompts are token ids.
 """
@@ -14,6 +16,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from compressed import Four, Scheme
+
 VOCAB = 1024
 BLOCK = 128
 SHARD_BYTES = 4 << 30
@@ -22,11 +26,14 @@ _SMALL = dict(hidden_act="silu", rms_norm_eps=1e-6, attention_bias=False, bos_to
               max_position_embeddings=4096, rope_theta=10000.0, tie_word_embeddings=False, torch_dtype="bfloat16",
               vocab_size=VOCAB, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
               num_key_value_heads=2, head_dim=64)
+COMPRESSED = {"int8": Scheme("int"), "fp8c": Scheme("float"), "nvfp4": Four("nvfp4"), "mxfp4": Four("mxfp4")}
 _FP8 = dict(quant_method="fp8", activation_scheme="dynamic", fmt="e4m3", weight_block_size=[BLOCK, BLOCK])
 
 KINDS = {
     "dense": dict(architectures=["LlamaForCausalLM"], model_type="llama"),
     "fp8": dict(architectures=["LlamaForCausalLM"], model_type="llama", quantization_config=_FP8),
+    **{kind: dict(architectures=["LlamaForCausalLM"], model_type="llama", quantization_config=scheme.config())
+       for kind, scheme in COMPRESSED.items()},
     "moe": dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_hidden_layers=2, num_experts=8,
                 num_experts_per_tok=2, moe_intermediate_size=256, decoder_sparse_step=1, norm_topk_prob=True, mlp_only_layers=[]),
     "big": dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", vocab_size=151936, hidden_size=4096,
@@ -74,12 +81,14 @@ def _quantized(weight):
     return (blocks / scale).reshape(rows, columns).to(torch.float8_e4m3fn), scale.reshape(rows // BLOCK, columns // BLOCK)
 
 
-def _tensors(config):
+def _tensors(config, scheme=None):
     generator = torch.Generator().manual_seed(0)
     tensors = {}
     for name, shape in _shapes(config):
         weight = _random(shape, generator)
-        if "quantization_config" in config and "_proj" in name:
+        if scheme and "_proj" in name:
+            tensors.update(scheme.tensors(name, weight))
+        elif "quantization_config" in config and "_proj" in name:
             tensors[name], tensors[name + "_scale_inv"] = _quantized(weight)
         else:
             tensors[name] = weight.to(torch.bfloat16)
@@ -88,15 +97,23 @@ def _tensors(config):
 
 def make(folder, kind):
     """Writes checkpoint `kind` into `folder`, unless it is there, and returns the folder."""
-    folder = Path(folder)
-    config = {**_SMALL, **KINDS[kind]}
+    return _write(Path(folder), kind, {**_SMALL, **KINDS[kind]}, COMPRESSED.get(kind))
+
+
+def make_compressed(folder, scheme, **changes):
+    """A small Llama of a Scheme, with changes of its configuration; as make()."""
+    config = {**_SMALL, **KINDS["dense"], **changes, "quantization_config": scheme.config()}
+    return _write(Path(folder), "dense", config, scheme)
+
+
+def _write(folder, kind, config, scheme):
     if (folder / "config.json").exists():
         return folder
     folder.mkdir(parents=True)
     if kind == "big":
         _write_big(folder, config)
     else:
-        save_file(_tensors(config), folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(_tensors(config, scheme), folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     return folder
 
