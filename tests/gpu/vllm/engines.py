@@ -71,14 +71,14 @@ class Broker:
 class Host:
     """host.py."""
 
-    def __init__(self, folder, environment):
+    def __init__(self, folder, environment, preload):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.count = 0
         environment = {**environment, "VLLM_LOGGING_CONFIG_PATH": str(self._logging())}
         log = open(self.folder / "host.log", "w", encoding="utf-8")
-        self.process = subprocess.Popen([sys.executable, HERE / "host.py"], env=environment, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=log, text=True)
+        self.process = subprocess.Popen([sys.executable, HERE / "host.py", *(["preload"] if preload else [])], env=environment,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def _logging(self):
         """vLLM's own form of a log line, with milliseconds: what a start does can be told by its lines. The file's path."""

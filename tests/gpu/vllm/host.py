@@ -1,4 +1,5 @@
-"""The process from which engines are forked: it imports vLLM once and touches no device.
+"""The process from which engines are forked: it imports vLLM once and touches no device. With the argument "preload" it
+imports what a worker needs, too, as a standby does.
 
 Reads a JSON object a line: {"function": "module.name", "arguments": {...}, "environment": {...}, "log": path}; forks a
 child that sets the environment, writes to the log and calls the function; answers with its process id.
@@ -17,6 +18,11 @@ def imports():
     import vllm.v1.engine.core  # noqa: F401
     from vllm import LLM  # noqa: F401
     from vllm.model_executor.model_loader import default_loader  # noqa: F401
+
+    if sys.argv[1:] == ["preload"]:
+        from ipc_cache.vllm import startup
+
+        startup.preload()
 
 
 def child(request):

@@ -75,7 +75,8 @@ class Trial:
             self._making = self._pool.submit(bigmodels.make, options.models / "big", config)
             self._pool.submit(pagecache.write_back, options.models / "big")
         path = f"{HERE}:{os.environ.get('PYTHONPATH', '')}"
-        self.host = Host(options.folder, {**os.environ, "PYTHONPATH": path, "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"})
+        self.host = Host(options.folder, {**os.environ, "PYTHONPATH": path, "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"},
+                         not options.no_preload)
         self.start_broker()
 
     @property
