@@ -5,6 +5,7 @@ each rank, before anything is mapped; with on_miss=publish it publishes its own 
 """
 
 import os
+import time
 
 import models
 import pagecache
@@ -57,9 +58,11 @@ def each(t, before):
 
 
 def killed(t, what, engine):
-    """SIGKILL to the engine: none of its processes is left, the workers' included."""
+    """SIGKILL to an engine that generates: none of its processes is left, the workers' included."""
     mine = set(engine.processes())
     workers = {rank["pid"] for rank in engine.call("state")}
+    engine.ask("generate", prompts=PROMPTS, tokens=256)
+    time.sleep(0.3)
     engine.kill()
     left = (mine | workers) & running().keys()
     t.bar(f"{what}: SIGKILL ends every process of the engine", not left,
@@ -105,7 +108,7 @@ def strict(t, what, name, folder, more):
 
 
 def restarted(t, what, name, folder, more, expected):
-    """Killed with all its processes while it generates, and started again."""
+    """Killed while it generates, and started again."""
     with t.attached(f"{name}-killed", folder, **more) as engine:
         engine.result()
         killed(t, what, engine)
