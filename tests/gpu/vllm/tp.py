@@ -22,7 +22,8 @@ def tp(t):
     if not t.options.cpu and len(t.card.uuids) < 2:
         t.bar("two cards", False, f"not run: {len(t.card.uuids)} found")
         return
-    t.attempt("two cards, dense", model, "dense, two cards", models.make(t.options.models / "dense", "dense"), SHARE)
+    if "dense" in t.options.kinds.split(","):
+        t.attempt("two cards, dense", model, "dense, two cards", models.make(t.options.models / "dense", "dense"), SHARE)
     t.attempt("two cards, big", model, "big, two cards", t.big_made(), t.memory)
 
 
