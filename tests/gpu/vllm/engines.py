@@ -54,6 +54,13 @@ class Broker:
     def models(self):
         return json.loads(self.cli("ls", "--json").stdout)["models"]
 
+    def idle(self):
+        """The models, as soon as nobody has a lease: whoever is killed is missed a moment later."""
+        end = time.monotonic() + 5
+        while any(model["leases"] for model in self.models()) and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.models()
+
     def evict_all(self):
         for model in self.models():
             self.cli("evict", "--force", model["key_id"])

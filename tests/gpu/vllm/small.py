@@ -14,7 +14,7 @@ def small(t):
 def one_small(t, kind):
     folder = models.make(t.options.models / kind, kind)
     said = t.published(f"{kind}-publish", folder, **SHARE)
-    t.bar(f"{kind}: published, publisher killed", [m["leases"] for m in t.broker.models() if m["key"]["model"] == str(folder)] == [0],
+    t.bar(f"{kind}: published, publisher killed", [m["leases"] for m in t.broker.idle() if m["key"]["model"] == str(folder)] == [0],
         f"{said['took_s']:.2f} s; {phases(said['loads'][0])}", "resident, no lease")
     cold, _, t.figures[kind], _ = t.strict(kind, kind, folder, **SHARE)
     t.figures[f"{kind}_blocks"] = cold["blocks"]

@@ -76,7 +76,7 @@ def published(t, what, name, folder, more):
     with t.attached(f"{name}-publish", folder, {"on_miss": "publish"}, **more) as engine:
         said, ranks = engine.result(), loads(engine)
         killed(t, f"{what}, publisher", engine)
-    alone, found = each(t, before), t.broker.models()
+    alone, found = each(t, before), t.broker.idle()
     held = {m["key"]["device"]: 0 for m in found}
     for m in found:
         held[m["key"]["device"]] += m["bytes"]
@@ -138,7 +138,7 @@ def swapped(t, what, name, folder, more, expected):
     t.card.settled()
     lines = [line for line in said.splitlines() if "NoWeights" in line and "differs in 1 field" in line
              and ("device: expected GPU-" in line or "tensor_parallel_rank: expected" in line)]
-    untouched = [m["key_id"] for m in before] == [m["key_id"] for m in t.broker.models() if not m["leases"]]
+    untouched = [m["key_id"] for m in before] == [m["key_id"] for m in t.broker.idle() if not m["leases"]]
     t.bar(f"{what}: CUDA_VISIBLE_DEVICES=1,0 is refused by the field that differs", bool(lines) and untouched,
           (lines or said.splitlines())[0][-400:], "refused, nothing leased")
     with t.attached(f"{name}-swapped-publish", folder, {"on_miss": "publish"}, **other) as engine:
