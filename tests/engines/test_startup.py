@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ipc_cache.vllm import baseline, startup
+from ipc_cache.vllm import accounting, baseline, startup
 
 
 def snapshot():
@@ -56,6 +56,17 @@ def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, wait
     measured.measure = lambda: setattr(measured, "free_memory", 2)
     assert request(measured, "cache", 1) == (free, "cache", (1,))
     assert seen == ([config] if load_format == "ipc_broker" else [])
+
+
+def test_after_waiting_memory_settles_first():
+    """What its publisher gives back meanwhile; not for ever."""
+    values = [5, 5, 5, 7, 9, 9]
+    slept = []
+    accounting.settle(lambda: values[min(len(slept), len(values) - 1)], slept.append)
+    assert len(slept) == 4 + 20  # the last change, and a second
+    slept.clear()
+    accounting.settle(lambda: len(slept), slept.append)
+    assert len(slept) == 200
 
 
 @pytest.mark.parametrize("value, frozen", ((None, True), ("1", True), ("0", False)))

@@ -21,7 +21,9 @@ from .structure import Tree, modules, registered
 
 Private = Callable[[str, torch.Tensor], bool]
 
-SMALL_SEGMENT = 16 << 20  # bytes that are copied whole for one of its tensors
+# Bytes that are copied whole for one of its tensors: what publish() lays small tensors into. More would be the engine's memory
+# for nothing: a small model's segments have its weights in them, too.
+SMALL_SEGMENT = 2 << 20
 
 
 @dataclass

@@ -7,6 +7,7 @@ snapshot. The CPU worker does not ask.
 """
 
 import logging
+import time
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,8 @@ from ipc_cache.vllm.report import Report
 
 logger = logging.getLogger("vllm.ipc_cache")
 
+_QUIET_SECONDS, _SETTLING_SECONDS = 1.0, 10.0
+
 # Decisions of the memory query, until the load takes them: by role and model.
 _decided: dict[tuple[str, str], object] = {}
 
@@ -26,19 +29,37 @@ def decide(loader, vllm_config) -> int:
     """Decides for the target and, if it comes through this loader, the draft; bytes that both hold outside of us."""
     refuse.check_config(vllm_config, loader.options.private)
     _decided.clear()
-    outside = 0
+    outside, began, waited = 0, time.time_ns(), False
     for model_config in _models(vllm_config):
         role = key.role(vllm_config, model_config)
         decision = loader.look(vllm_config, model_config, Report("attached", model_config.model, role, platform.rank()))
         _decided[role, model_config.model] = decision
-        if decision.weights is not None and not loader.options.private:
-            outside += decision.weights.nbytes
+        if decision.weights is not None:
+            outside += decision.weights.nbytes if not loader.options.private else 0
+            waited |= decision.weights.manifest.created_ns > began
     target = platform.target_device(vllm_config)
     if target.type != "cpu":
+
+        def free() -> int:
+            return torch.cuda.mem_get_info(target)[0]
+
+        if waited:
+            settle(free)
         total = torch.cuda.mem_get_info(target)[1]
         needed = int(total * vllm_config.cache_config.gpu_memory_utilization) - outside
-        make_room(needed, lambda: torch.cuda.mem_get_info(target)[0], platform.device_name(target), loader.options)
+        make_room(needed, free, platform.device_name(target), loader.options)
     return outside
+
+
+def settle(free: Callable[[], int], sleep: Callable[[float], None] = time.sleep) -> None:
+    """Returns when `free()` has not changed for a second, or ten have passed. Who publishes holds more than the weights,
+    and gives it back after they are resident: measured too early, that would be taken for this engine's own."""
+    last, quiet, left = free(), 0.0, _SETTLING_SECONDS
+    while quiet < _QUIET_SECONDS and left > 0:
+        sleep(0.05)
+        now = free()
+        quiet, left = (quiet + 0.05 if now == last else 0.0), left - 0.05
+        last = now
 
 
 def _models(vllm_config) -> list:

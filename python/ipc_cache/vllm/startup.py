@@ -4,8 +4,10 @@ IPC_CACHE_GC_FREEZE=0: vLLM collects garbage several times while it starts, over
 start of seven seconds, four. What exists when our loader is registered, or made, lives as long as the process, so it is
 taken out of those rounds; and a model is built without a round in between.
 
-IPC_CACHE_PREFETCH=0: in every process Triton hashes all of its own files before its first kernel. A thread does so while
-vLLM reads its configuration; an engine core that is forked has the answer then.
+IPC_CACHE_PREFETCH=0: in every process Triton hashes all of its own files before its first kernel, and our library is opened
+and looked through. A thread does so while vLLM reads its configuration; an engine core that is forked has it all then.
+
+preload(), for a program that starts engines again and again: what an engine core imports after its fork is imported before.
 """
 
 import gc
@@ -21,7 +23,8 @@ PREFETCH = "IPC_CACHE_PREFETCH"
 
 _PATIENCE_SECONDS = 10.0  # that a fork waits for Triton's hash
 
-# What a worker imports when it begins, runs its first layer or warms up; which of them exist differs between versions.
+# What a worker imports when it begins and, in the functions of its warm-up, whatever the model. Which of them there are
+# differs between versions; read in 0.26, 0.30 and 0.32.
 _WORKER_MODULES = {
     "cpu": ("vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn"),
     "cuda": (
@@ -30,6 +33,10 @@ _WORKER_MODULES = {
         "vllm.v1.worker.gpu_model_runner",
         "vllm.v1.attention.backends.flash_attn",
         "vllm.v1.attention.backends.triton_attn",
+        "vllm.model_executor.kernels.linear.cute_dsl.ll_bf16",
+        "vllm.models.deepseek_v4.nvidia.dspark",
+        "vllm.models.kimi_k3.nvidia.kda",
+        "vllm.models.minimax_m3.nvidia.model",
     ),
 }
 
@@ -61,24 +68,34 @@ def collector_paused() -> Iterator[None]:
 
 
 def prefetch() -> threading.Thread | None:
-    """Starts the thread, where there is a GPU and a Triton that works like this. A fork waits until it has ended, but not
-    for ever: on a hanging file system the child is started without the answer, and finds it out itself."""
-    from vllm.platforms import current_platform
-
-    if not _on(PREFETCH) or not current_platform.is_cuda_alike():
+    """Starts the thread. A fork waits until it has ended, but not for ever: on a hanging file system the child is started
+    without what it finds out, and does it itself."""
+    if not _on(PREFETCH):
         return None
-    try:
-        from triton.runtime.cache import triton_key
-    except ImportError:
-        return None
-    thread = threading.Thread(target=_quietly, args=(triton_key,), name="ipc-cache-prefetch", daemon=True)
+    thread = threading.Thread(target=_quietly, args=(_inherited(),), name="ipc-cache-prefetch", daemon=True)
     thread.start()
     os.register_at_fork(before=_Joining(thread))
     return thread
 
 
+def _inherited() -> list[Callable[[], object]]:
+    """Functions that remember their result, which a forked child has then."""
+    from vllm.platforms import current_platform
+
+    from ipc_cache import _library, tensors
+
+    functions: list[Callable[[], object]] = [_library.library, tensors._fast]
+    if current_platform.is_cuda_alike():
+        with suppress(ImportError):  # no Triton, or one that works in another way
+            from triton.runtime import cache
+
+            functions.append(lambda: cache.triton_key())
+    return functions
+
+
 def preload() -> list[str]:
-    """Imports here what every engine core imports after it was forked, so that those which this process starts have it.
+    """Imports here what every engine core imports after it was forked, and finds out what it would; those that this process
+    starts have it then.
 
     For a process that starts engines one after the other: call it once, before the first, in its main thread and while no
     other thread imports. Touches no device; costs what the first engine would have paid. Returns the modules that this
@@ -94,6 +111,8 @@ def preload() -> list[str]:
             logger.debug("ipc_cache: %s is not preloaded: %s", name, error)
         else:
             imported.append(name)
+    if _on(PREFETCH):
+        _quietly(_inherited())
     freeze()
     return imported
 
@@ -114,7 +133,8 @@ class _Joining:
             self.patience = 0.0
 
 
-def _quietly(function: Callable[[], object]) -> None:
-    # What fails here Triton meets again, and says so where it matters.
-    with suppress(Exception):
-        function()
+def _quietly(functions: list[Callable[[], object]]) -> None:
+    # What fails here is met again, by who needs it and can say so.
+    for function in functions:
+        with suppress(Exception):
+            function()

@@ -38,9 +38,14 @@ def worker_state(worker):
     """What the plugin reported in this worker, and the process."""
     from dataclasses import asdict
 
+    import torch
+
     from ipc_cache.vllm import report
 
-    return {"pid": os.getpid(), "loads": [asdict(r) for r in report.loads]}
+    memory = {}
+    if torch.cuda.is_available():
+        memory = {"reserved": torch.cuda.memory_reserved(), "allocated": torch.cuda.memory_allocated()}
+    return {"pid": os.getpid(), "loads": [asdict(r) for r in report.loads], **memory}
 
 
 def compile_factors(worker):
