@@ -139,13 +139,22 @@ def test_a_fork_does_not_wait_for_ever(monkeypatch, triton_cache, caplog):
         thread.join()
 
 
-def test_what_is_preloaded_is_there_before_a_fork(monkeypatch):
-    """In a child, which shall not change this process; what this vLLM does not have, or cannot import, is passed over."""
+def test_what_is_preloaded_is_there_before_a_fork(monkeypatch, tmp_path, caplog):
+    """In a child, which shall not change this process. What this vLLM does not have, or cannot import without a device, is
+    passed over."""
+    import torch
+
+    (tmp_path / "asks_the_gpu.py").write_text("import torch\nNAME = torch.cuda.get_device_name(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
     cpu = startup._WORKER_MODULES["cpu"]
-    monkeypatch.setitem(startup._WORKER_MODULES, "cpu", ("vllm.no_such_module", *cpu))
+    monkeypatch.setitem(startup._WORKER_MODULES, "cpu", ("vllm.no_such_module", "asks_the_gpu", *cpu))
+    caplog.set_level(logging.DEBUG, "vllm.ipc_cache")
+    before = torch.cuda._lazy_init
 
     def child():
         imported = startup.preload()
+        assert "asks_the_gpu is not preloaded: it wants the device when it is imported" in caplog.text
+        assert torch.cuda._lazy_init is before
         return imported == list(cpu) and set(cpu) <= set(sys.modules) and gc.get_freeze_count() > 0
 
     assert fork(child)

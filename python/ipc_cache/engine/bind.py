@@ -21,8 +21,8 @@ from .structure import Tree, modules, registered
 
 Private = Callable[[str, torch.Tensor], bool]
 
-# Bytes that are copied whole for one of its tensors: what publish() lays small tensors into. More would be the engine's memory
-# for nothing: a small model's segments have its weights in them, too.
+# Bytes that are copied whole for one of its tensors: what publish() lays small tensors into. More would be the engine's
+# memory for nothing: a small model's segments have its weights in them, too.
 SMALL_SEGMENT = 2 << 20
 
 

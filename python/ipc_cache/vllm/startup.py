@@ -35,7 +35,7 @@ _WORKER_MODULES = {
         "vllm.v1.attention.backends.triton_attn",
         "vllm.model_executor.kernels.linear.cute_dsl.ll_bf16",
         "vllm.models.deepseek_v4.nvidia.dspark",
-        "vllm.models.kimi_k3.nvidia.kda",
+        "vllm.model_executor.models.kimi_k25",
         "vllm.models.minimax_m3.nvidia.model",
     ),
 }
@@ -104,17 +104,38 @@ def preload() -> list[str]:
     from vllm.platforms import current_platform
 
     imported = []
-    for name in _WORKER_MODULES.get("cpu" if current_platform.is_cpu() else "cuda", ()):
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # modules for other hardware fail in many ways
-            logger.debug("ipc_cache: %s is not preloaded: %s", name, error)
-        else:
-            imported.append(name)
+    with _no_device():
+        for name in _WORKER_MODULES.get("cpu" if current_platform.is_cpu() else "cuda", ()):
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # modules for other hardware fail in many ways
+                logger.debug("ipc_cache: %s is not preloaded: %s", name, error)
+            else:
+                imported.append(name)
     if _on(PREFETCH):
         _quietly(_inherited())
     freeze()
     return imported
+
+
+@contextmanager
+def _no_device() -> Iterator[None]:
+    """What would initialise CUDA fails instead: no child of a process that has could use the device. There are modules that
+    ask the GPU for its name when they are imported."""
+    import torch
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("it wants the device when it is imported")
+
+    places = [(torch.cuda, "_lazy_init"), (torch._C, "_cuda_getDeviceCount")]
+    before = [(module, name, getattr(module, name)) for module, name in places if hasattr(module, name)]
+    for module, name, _ in before:
+        setattr(module, name, fail)
+    try:
+        yield
+    finally:
+        for module, name, function in before:
+            setattr(module, name, function)
 
 
 class _Joining:
