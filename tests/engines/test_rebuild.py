@@ -7,6 +7,7 @@ are for a run on a card. On the CPU platform itself vLLM packs such weights, and
 import importlib.util
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,6 +116,20 @@ def test_what_the_table_does_not_know_is_refused_by_name(run_job, checkpoints):
     assert said.pop("") is None and said.pop("its back end") is None and len(said) == 9
     for name, reason in said.items():
         assert name in reason and "cannot be rebuilt around shared weights by this plugin with vLLM " in reason
+
+
+@pytest.mark.parametrize("version, rebuilds", (("0.30.0", False), ("0.32.0", True)))
+def test_marlin_of_a_method_that_vllm_rebuilds(monkeypatch, version, rebuilds):
+    """In 0.30 it wants a workspace that nobody would make."""
+    import vllm
+
+    from ipc_cache.vllm import refuse
+
+    kernel = type("MarlinNvFp4LinearKernel", (), {})()
+    method = type("ModelOptLinearMethod", (), {"supports_pre_processed_weights": True, "kernel": kernel})()
+    monkeypatch.setattr(vllm, "__version__", version)
+    monkeypatch.setattr(refuse.platform, "is_cpu", lambda: False)
+    assert refuse._rebuilds(SimpleNamespace(quant_method=method)) == rebuilds
 
 
 SCHEMES = {

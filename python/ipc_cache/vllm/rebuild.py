@@ -59,7 +59,7 @@ def _marlin(layer: torch.nn.Module) -> None:
     from vllm.model_executor.layers.quantization.utils import marlin_utils
 
     _parameters(layer)
-    if _release() == "0.30":
+    if release() == "0.30":
         layer.workspace = marlin_utils.marlin_make_workspace_new(layer.weight.device)
 
 
@@ -87,7 +87,7 @@ def judges(layer: torch.nn.Module) -> bool:
 
 def step(layer: torch.nn.Module) -> Step | None:
     """What is left to do for a layer whose tensors are final; None if that is not known."""
-    return TABLE.get(names(layer)) if _release() in READ else None
+    return TABLE.get(names(layer)) if release() in READ else None
 
 
 def names(layer: torch.nn.Module) -> Name:
@@ -106,7 +106,7 @@ def _name(part: object) -> str:
     return kind.__name__ if kind.__module__.startswith("vllm.") else f"{kind.__module__}.{kind.__name__}"
 
 
-def _release() -> str:
+def release() -> str:
     """This vLLM's release, "0.30" say; "" for what was built between two, which may hold anything."""
     import vllm
     from packaging.version import InvalidVersion, Version
