@@ -106,7 +106,7 @@ def _promised(wanted):
     def promise(model):
         with steps(model):
             for layer in rebuild._layers(model):
-                if wanted in rebuild.names(layer)[0]:
+                if rebuild.judges(layer) and wanted in rebuild.names(layer)[0]:
                     del layer.quant_method.process_weights_after_loading
             yield
 
@@ -137,7 +137,7 @@ def _without_stamp():
 
     def other(model):
         stamp(model)
-        for layer in rebuild._layers(model):
+        for layer in filter(rebuild.judges, rebuild._layers(model)):
             layer.ipc_cache_kernel += "Other"
 
     rebuild.stamp = other

@@ -118,6 +118,14 @@ def alive(pid):
     return Path(f"/proc/{pid}").exists()
 
 
+def gone(pid):
+    """Waits for a process's end."""
+    deadline = time.monotonic() + PATIENCE
+    while alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} does not end"
+        time.sleep(0.02)
+
+
 class Engine:
     """An engine of a test; starting() returns at once, ready() waits for it."""
 

@@ -132,6 +132,33 @@ def test_marlin_of_a_method_that_vllm_rebuilds(monkeypatch, version, rebuilds):
     assert refuse._rebuilds(SimpleNamespace(quant_method=method)) == rebuilds
 
 
+def test_another_back_end_of_a_mixture_of_experts_is_refused():
+    """Which one vLLM takes depends on what is installed; some swap two halves of a weight, whose shape stays."""
+    from enum import Enum
+
+    import torch
+
+    from ipc_cache.vllm import rebuild, refuse
+
+    backends = Enum("Backend", ("TRITON", "FLASHINFER_CUTLASS"))
+    methods = {
+        "UnquantizedFusedMoEMethod": {"unquantized_backend": backends.TRITON, "experts_cls": int},
+        "UnquantizedLinearMethod": {},
+    }
+    model = torch.nn.Sequential(*(torch.nn.Identity() for _ in methods))
+    for layer, (name, attributes) in zip(model, methods.items()):
+        layer.quant_method = type(name, (), {"__module__": "vllm.made"})()
+        vars(layer.quant_method).update(attributes)
+    rebuild.stamp(model)
+    assert refuse.check_kernels(model) is None
+    model[0].quant_method.unquantized_backend = backends.FLASHINFER_CUTLASS
+    with pytest.raises(refuse.Refused, match="unquantized_backend=TRITON, and here it is .*FLASHINFER_CUTLASS"):
+        refuse.check_kernels(model)
+    del model[0].ipc_cache_kernel
+    with pytest.raises(refuse.Refused, match="published for None"):
+        refuse.check_kernels(model)
+
+
 SCHEMES = {
     "int8": ("CompressedTensorsW8A8Int8 channel dynamic", INT8),
     "fp8c": ("CompressedTensorsW8A8Fp8 channel dynamic", FP8),

@@ -27,7 +27,7 @@ class Server:
             )  # fmt: skip
 
     def get(self, what):
-        return urllib.request.urlopen(f"http://127.0.0.1:{PORT}/{what}").read().decode()
+        return urllib.request.urlopen(f"http://127.0.0.1:{PORT}/{what}", timeout=harness.PATIENCE).read().decode()
 
     def wait(self):
         """Until it answers: its metrics."""
@@ -47,11 +47,21 @@ class Server:
             json.dumps({**body, "return_token_ids": True}).encode(),
             {"Content-Type": "application/json"},
         )
-        return json.loads(urllib.request.urlopen(request).read())["choices"][0]["token_ids"]
+        return json.loads(urllib.request.urlopen(request, timeout=harness.PATIENCE).read())["choices"][0]["token_ids"]
 
     def children(self):
-        pid = self.process.pid
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return children(self.process.pid)
+
+
+def children(pid):
+    found = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for each in found for child in each]
+
+
+def engine_core(pid):
+    """Of a server."""
+    (found,) = [child for child in children(pid) if b"EngineCore" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return found
 
 
 @pytest.fixture
@@ -84,12 +94,19 @@ def test_a_killed_server_is_back_without_its_imports(server):
     one = server("--standby")
     one.wait()
     first, (pid,) = one.tokens(), one.children()
+    core = engine_core(pid)
     os.kill(pid, signal.SIGKILL)
+    harness.gone(pid)
     one.wait()
-    assert one.tokens() == first and one.children() != [pid] and not harness.alive(pid)
+    assert one.tokens() == first and not harness.alive(core)
     log = one.log.read_text()
     assert "the server has ended (signal 9); it is started again" in log
     assert log.count("ipc_cache: attached target") == 2
+    (pid,) = one.children()
+    os.kill(engine_core(pid), signal.SIGKILL)  # which the server ends in order after
+    harness.gone(pid)
+    one.wait()
+    assert one.tokens() == first and one.log.read_text().count("it is started again") == 2
     (pid,) = one.children()
     one.process.terminate()
     assert one.process.wait(harness.PATIENCE) in (0, 128 + signal.SIGTERM)

@@ -33,9 +33,9 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
         refuse.check_methods(model)
         with report.phase("bind"):
             bound = engine.bind(model, weights, private=None if weights.private else _copies(model))
-            refuse.check_kernels(model)
         with report.phase("post-process"), platform.shareable_kernels(), _ties_settled(model_config), _final_weights():
             _post_process(model, model_config, target)
+        refuse.check_kernels(model)
         with report.phase("check"):
             engine.check_no_meta(model)
     report.tensors = len(weights.manifest)

@@ -11,11 +11,15 @@ the promise from its base, and fails.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 
 import torch
 
 # Releases whose sources were read, and of which every step below holds.
-READ = ("0.30", "0.31", "0.32")
+READ = ("0.30.0", "0.31.0", "0.32.0")
+
+# These leave the weights as they are in the checkpoint.
+UNTOUCHED = frozenset({"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"})
 
 _STAMP = "ipc_cache_kernel"  # attribute of a published layer: what it was laid out for
 _TAGS = ("input_dim", "output_dim")  # of a final weight; everything else on a parameter is for loading it
@@ -59,7 +63,7 @@ def _marlin(layer: torch.nn.Module) -> None:
     from vllm.model_executor.layers.quantization.utils import marlin_utils
 
     _parameters(layer)
-    if release() == "0.30":
+    if release() == "0.30.0":
         layer.workspace = marlin_utils.marlin_make_workspace_new(layer.weight.device)
 
 
@@ -93,9 +97,19 @@ def step(layer: torch.nn.Module) -> Step | None:
 def names(layer: torch.nn.Module) -> Name:
     """What a layer is in the table."""
     scheme = getattr(layer, "scheme", None)
-    kernel = getattr(scheme, "kernel", None) or getattr(scheme, "fp8_linear", None)
-    method, *others = (_name(part) for part in (layer.quant_method, scheme, kernel))
-    return (method, *others)
+    places = ((place, name) for place in (scheme, layer.quant_method) for name in ("kernel", "fp8_linear"))
+    kernel = next((found for place, name in places if (found := getattr(place, name, None)) is not None), None)
+    return _name(layer.quant_method), _name(scheme), _name(kernel)
+
+
+def _layout(layer: torch.nn.Module) -> str:
+    """What decides how the layer's final weights lie: those classes, and what a mixture of experts has chosen."""
+    chosen = [
+        f"{name}={value.name if isinstance(value, Enum) else getattr(value, '__name__', type(value).__name__)}"
+        for name, value in sorted(vars(layer.quant_method).items())
+        if name.endswith("backend") or name == "experts_cls"
+    ]
+    return " ".join(part for part in (*names(layer), *chosen) if part)
 
 
 def _name(part: object) -> str:
@@ -107,7 +121,7 @@ def _name(part: object) -> str:
 
 
 def release() -> str:
-    """This vLLM's release, "0.30" say; "" for what was built between two, which may hold anything."""
+    """This vLLM's release, "0.30.0" say, however it was built; "" for what lies between two, which may hold anything."""
     import vllm
     from packaging.version import InvalidVersion, Version
 
@@ -115,35 +129,35 @@ def release() -> str:
         version = Version(vllm.__version__)
     except InvalidVersion:
         return ""
-    return "" if version.is_prerelease else f"{version.major}.{version.minor}"
+    return "" if version.is_prerelease else version.base_version
 
 
 def stamp(model: torch.nn.Module) -> None:
-    """On a post-processed model that is about to be exported: which kernel each layer of the table was laid out for."""
+    """On a post-processed model that is about to be exported: what each layer was laid out for."""
     for layer in _layers(model):
-        setattr(layer, _STAMP, " ".join(names(layer)))
+        if type(layer.quant_method).__name__ not in UNTOUCHED:
+            setattr(layer, _STAMP, _layout(layer))
 
 
 def mismatch(model: torch.nn.Module) -> str | None:
-    """On a bound model: the first layer that vLLM would run here with another kernel than it was laid out for. Which one
-    is taken depends on installed packages, too, which no key can know."""
+    """On a bound and post-processed model: the first layer that vLLM would run here with something else than it was laid
+    out for. What is taken depends on installed packages, too, which no key can know, and may have the same shapes."""
     for layer in _layers(model):
-        here, there = " ".join(names(layer)), getattr(layer, _STAMP, None)
+        there, known = getattr(layer, _STAMP, None), type(layer.quant_method).__name__ in UNTOUCHED
+        here = None if known else _layout(layer)
         if there != here:
             return f"{getattr(layer, 'prefix', type(layer).__name__)}: published for {there}, and here it is {here}"
     return None
 
 
 def _layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    for module in model.modules():
-        if getattr(module, "quant_method", None) is not None and judges(module):
-            yield module
+    return (module for module in model.modules() if getattr(module, "quant_method", None) is not None)
 
 
 @contextmanager
 def steps(model: torch.nn.Module) -> Iterator[None]:
     """Inside it vLLM's post-processing does our steps in the place of the methods' own."""
-    changed = {id(layer.quant_method): layer.quant_method for layer in _layers(model)}
+    changed = {id(layer.quant_method): layer.quant_method for layer in _layers(model) if judges(layer)}
     try:
         for method in changed.values():
             method.supports_pre_processed_weights = True

@@ -9,10 +9,8 @@ import torch
 
 from ipc_cache.vllm import platform, rebuild
 
-# Before vLLM 0.30 nothing tells a method that its weights are final; these do not touch them.
-_UNTOUCHED = frozenset({"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"})
 # On the CPU the others pack weights into opaque objects.
-_CPU = _UNTOUCHED | {"UnquantizedFusedMoEMethod"}
+_CPU = rebuild.UNTOUCHED | {"UnquantizedFusedMoEMethod"}
 
 # These promise vLLM that they know final weights, and raise when they see them, unless this is their back end.
 _PROMISED = {
@@ -93,11 +91,12 @@ def check_methods(model: torch.nn.Module) -> None:
 
 
 def check_kernels(model: torch.nn.Module) -> None:
-    """Raises Refused for a bound layer that was laid out for another kernel than vLLM takes here."""
+    """Raises Refused for a layer that was laid out for another kernel or back end than vLLM takes here."""
     found = rebuild.mismatch(model)
     if found is not None:
         raise Refused(
-            f"ipc_cache: {found}; run both with the same packages and --linear-backend, or use --load-format auto"
+            f"ipc_cache: {found}; run both with the same packages, --linear-backend and --moe-backend, or use "
+            "--load-format auto"
         )
 
 
@@ -112,9 +111,9 @@ def _where() -> str:
 def _rebuilds(layer: torch.nn.Module) -> bool:
     name = type(layer.quant_method).__name__
     if platform.is_cpu():
-        return name in _CPU if has_rebuild_hook() else name in _UNTOUCHED
-    if not has_rebuild_hook():
-        return name in _UNTOUCHED
+        return name in _CPU if has_rebuild_hook() else name in rebuild.UNTOUCHED
+    if not has_rebuild_hook():  # nothing tells a method that its weights are final
+        return name in rebuild.UNTOUCHED
     if rebuild.judges(layer):
         return rebuild.step(layer) is not None
     if _without_locks(layer.quant_method):
@@ -128,4 +127,4 @@ def _rebuilds(layer: torch.nn.Module) -> bool:
 def _without_locks(method: object) -> bool:
     """In vLLM 0.30 Marlin's locks are the layer's, and around final weights nobody makes them anew; since then not."""
     kernel = getattr(method, "kernel", None) or getattr(method, "fp8_linear", None)
-    return rebuild.release() == "0.30" and "Marlin" in type(kernel).__name__
+    return rebuild.release() == "0.30.0" and "Marlin" in type(kernel).__name__

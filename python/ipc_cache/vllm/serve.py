@@ -4,7 +4,9 @@
 """
 
 import runpy
+import signal
 import sys
+import warnings
 
 SERVER = "vllm.entrypoints.openai.api_server"
 STANDBY = "--standby"
@@ -22,11 +24,13 @@ def arguments(given: list[str]) -> list[str]:
 
 def main() -> None:
     """The console script; takes all of vLLM's options."""
-    given = sys.argv[1:]
-    stand_by = STANDBY in given[:1]
-    sys.argv = ["ipc-cache-serve", *arguments(given[stand_by:])]
+    given = [argument for argument in sys.argv[1:] if argument != STANDBY]
+    stand_by = len(given) < len(sys.argv) - 1 and not {"-h", "--help", "--version"} & set(given)
+    sys.argv = ["ipc-cache-serve", *arguments(given)]
     if not stand_by:
         return _serve()
+    for number in (signal.SIGTERM, signal.SIGINT):  # a container's first process ends by neither of itself
+        signal.signal(number, lambda signum, _: sys.exit(128 + signum))
     from ipc_cache.vllm import standby
 
     standby.import_server()
@@ -34,4 +38,6 @@ def main() -> None:
 
 
 def _serve() -> None:
+    # In a standby the module has been imported, and is run all the same.
+    warnings.filterwarnings("ignore", message=f"'{SERVER}' found in sys.modules", category=RuntimeWarning)
     runpy.run_module(SERVER, run_name="__main__", alter_sys=True)
