@@ -1,4 +1,4 @@
-"""What the plugin refuses, by name and before anything is mapped.
+"""What the plugin refuses, by name: configurations before the broker is asked, layers before anything is bound to them.
 
 Shared weights are read-only by page protection: an engine that writes into its weights after the load would die on the
 first write. Everything known to do so is refused at start, with the way out. So is a quantisation method that cannot be
