@@ -118,10 +118,15 @@ def import_server() -> None:
     """What a server and its engine core import. The core is forked from the server, unless the environment says otherwise:
     vLLM's server would spawn it, and import everything anew."""
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+    import torch
+    import vllm.entrypoints.openai.api_server
+    import vllm.v1.engine.async_llm
+    import vllm.v1.engine.core  # noqa: F401
+
     from ipc_cache.vllm import startup
 
-    with startup.no_device():
-        import vllm.entrypoints.openai.api_server
-        import vllm.v1.engine.async_llm
-        import vllm.v1.engine.core  # noqa: F401
     startup.preload()
+    if torch.cuda.is_initialized():
+        logger.warning(
+            "ipc_cache: what this vLLM imports initialises CUDA; engine cores will be spawned, and import again"
+        )

@@ -104,7 +104,7 @@ def preload() -> list[str]:
     from vllm.platforms import current_platform
 
     imported = []
-    with no_device():
+    with _no_device():
         for name in _WORKER_MODULES.get("cpu" if current_platform.is_cpu() else "cuda", ()):
             try:
                 importlib.import_module(name)
@@ -119,7 +119,7 @@ def preload() -> list[str]:
 
 
 @contextmanager
-def no_device() -> Iterator[None]:
+def _no_device() -> Iterator[None]:
     """What would initialise CUDA through torch fails instead: no child of a process that has could use the device. There
     are modules that ask the GPU for its name when they are imported."""
     import torch
@@ -127,7 +127,7 @@ def no_device() -> Iterator[None]:
     def fail(*_: object) -> None:
         raise RuntimeError("it wants the device when it is imported")
 
-    places = [(torch.cuda, "_lazy_init"), (torch._C, "_cuda_init"), (torch._C, "_cuda_getDeviceCount")]
+    places = [(torch.cuda, "_lazy_init"), (torch._C, "_cuda_init")]
     before = [(module, name, getattr(module, name)) for module, name in places if hasattr(module, name)]
     for module, name, _ in before:
         setattr(module, name, fail)
