@@ -35,8 +35,8 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
             bound = engine.bind(model, weights, private=None if weights.private else _copies(model))
         with report.phase("post-process"), platform.shareable_kernels(), _ties_settled(model_config), _final_weights():
             _post_process(model, model_config, target)
-        refuse.check_kernels(model)
         with report.phase("check"):
+            refuse.check_kernels(model)
             engine.check_no_meta(model)
     report.tensors = len(weights.manifest)
     report.shared, report.private = bound.shared_bytes, bound.copied_bytes

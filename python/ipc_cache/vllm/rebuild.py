@@ -102,8 +102,11 @@ def names(layer: torch.nn.Module) -> Name:
     return _name(layer.quant_method), _name(scheme), _name(kernel)
 
 
-def _layout(layer: torch.nn.Module) -> str:
-    """What decides how the layer's final weights lie: those classes, and what a mixture of experts has chosen."""
+def _layout(layer: torch.nn.Module) -> str | None:
+    """What decides how the layer's final weights lie: those classes, and what a mixture of experts has chosen. None where
+    they lie as in the checkpoint."""
+    if type(layer.quant_method).__name__ in UNTOUCHED:
+        return None
     chosen = [
         f"{name}={value.name if isinstance(value, Enum) else getattr(value, '__name__', type(value).__name__)}"
         for name, value in sorted(vars(layer.quant_method).items())
@@ -135,16 +138,16 @@ def release() -> str:
 def stamp(model: torch.nn.Module) -> None:
     """On a post-processed model that is about to be exported: what each layer was laid out for."""
     for layer in _layers(model):
-        if type(layer.quant_method).__name__ not in UNTOUCHED:
-            setattr(layer, _STAMP, _layout(layer))
+        layout = _layout(layer)
+        if layout is not None:
+            setattr(layer, _STAMP, layout)
 
 
 def mismatch(model: torch.nn.Module) -> str | None:
     """On a bound and post-processed model: the first layer that vLLM would run here with something else than it was laid
     out for. What is taken depends on installed packages, too, which no key can know, and may have the same shapes."""
     for layer in _layers(model):
-        there, known = getattr(layer, _STAMP, None), type(layer.quant_method).__name__ in UNTOUCHED
-        here = None if known else _layout(layer)
+        there, here = getattr(layer, _STAMP, None), _layout(layer)
         if there != here:
             return f"{getattr(layer, 'prefix', type(layer).__name__)}: published for {there}, and here it is {here}"
     return None

@@ -116,7 +116,7 @@ def _rebuilds(layer: torch.nn.Module) -> bool:
         return name in rebuild.UNTOUCHED
     if rebuild.judges(layer):
         return rebuild.step(layer) is not None
-    if _without_locks(layer.quant_method):
+    if _without_locks(layer):
         return False
     attribute, wanted = _PROMISED.get(name, ("", None))
     if wanted is not None and getattr(getattr(layer.quant_method, attribute, None), "name", None) != wanted:
@@ -124,7 +124,6 @@ def _rebuilds(layer: torch.nn.Module) -> bool:
     return bool(getattr(layer.quant_method, "supports_pre_processed_weights", False))
 
 
-def _without_locks(method: object) -> bool:
+def _without_locks(layer: torch.nn.Module) -> bool:
     """In vLLM 0.30 Marlin's locks are the layer's, and around final weights nobody makes them anew; since then not."""
-    kernel = getattr(method, "kernel", None) or getattr(method, "fp8_linear", None)
-    return rebuild.release() == "0.30.0" and "Marlin" in type(kernel).__name__
+    return rebuild.release() == "0.30.0" and "Marlin" in rebuild.names(layer)[2]

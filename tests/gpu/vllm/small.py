@@ -2,7 +2,6 @@
 
 import lives
 import models
-from engines import Failed
 from trial import PROMPTS, SHARE, phases
 
 
@@ -36,15 +35,7 @@ def refused(t):
 
 def one_refused(t, kind):
     folder = models.make(t.options.models / kind, kind)
-    job = t.host.fork(f"{kind}-refused", "job.publish", {"VLLM_PLUGINS": "ipc_cache"},
-                      options={"model": str(folder), **t.broker_options(on_miss="publish"), **SHARE})
-    with job:
-        try:
-            job.result()
-            said = "published"
-        except Failed as error:
-            said = str(error)
-    t.card.settled()
+    said = t.refusal(f"{kind}-refused", folder, {"on_miss": "publish"}, **SHARE)
     line = next((line for line in said.splitlines() if "cannot be rebuilt" in line), said.splitlines()[0])
     there = [m for m in t.broker.models() if m["key"]["model"] == str(folder)]
     t.bar(f"{kind}: publishing is refused by name, nothing is resident", "before vLLM 0.30" in line and "--load-format auto" in line
@@ -68,14 +59,7 @@ def control(t, kind, change):
         changed = sum(a[0] != b[0] for a, b in zip(said, t.figures[kind]))
         t.bar(f"{kind}, {name}: other tokens", changed > 0, f"{changed} of {len(PROMPTS)} prompts", "some")
     resident = next(m for m in t.broker.models() if m["key"]["model"] == str(t.options.models / kind))
-    job = t.host.fork(f"{kind}-{change.__name__}-attach", "job.publish", {"VLLM_PLUGINS": "ipc_cache"},
-                    options={"model": str(folder), **t.broker_options(model=resident["key_id"], verify="hash")})
-    with job:
-        try:
-            job.result()
-            said = "attached"
-        except Failed as error:
-            said = str(error)
+    said = t.refusal(f"{kind}-{change.__name__}-attach", folder, {"model": resident["key_id"], "verify": "hash"})
     t.bar(f"{kind}, {name}: attaching by name is rejected by content", "model.safetensors" in said and "Mismatch" in said,
         said.splitlines()[0][:300], "rejected")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import bigmodels
 import models
 import pagecache
-from engines import FORMAT, HERE, Broker, Host
+from engines import FORMAT, HERE, Broker, Failed, Host
 from smi import Cards, Peak
 
 MIB = 1 << 20
@@ -150,13 +150,26 @@ class Trial:
         return self.host.fork(name, "job.serve", {"VLLM_PLUGINS": "ipc_cache", **(environment or {})},
                               options={"model": str(folder), **self.broker_options(**(extra or {})), **more})
 
+    def publisher(self, name, folder, extra, **more):
+        """A worker up to its loaded model, and nothing of an engine after it."""
+        return self.host.fork(name, "job.publish", {"VLLM_PLUGINS": "ipc_cache"},
+                              options={"model": str(folder), **self.broker_options(**extra), **more})
+
+    def refusal(self, name, folder, extra, **more):
+        """What such a worker fails with; what it does instead, if it does not fail."""
+        with self.publisher(name, folder, extra, **more) as job:
+            try:
+                how = job.result()["loads"][0]["how"]
+            except Failed as error:
+                how = str(error)
+        self.card.settled()
+        return how
+
     def published(self, name, folder, **more):
         """Published by a process of its own, which is killed afterwards; what it reported, and the most memory in use."""
         base = self.card.settled()
         with Peak(self.card) as peak:
-            job = self.host.fork(name, "job.publish", {"VLLM_PLUGINS": "ipc_cache"},
-                            options={"model": str(folder), **self.broker_options(on_miss="publish"), **more})
-            with job:
+            with self.publisher(name, folder, {"on_miss": "publish"}, **more) as job:
                 said = job.result()
                 job.kill()
         return {**said, "peak": peak.most - base}
