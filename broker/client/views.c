@@ -32,7 +32,17 @@ static int pack_shape(const struct ipcc_tensor *t, int64_t *shape, int64_t *stri
 	return IPCC_OK;
 }
 
-static int make_view(const struct ipcc_views *views, const struct ipcc_tensor *t, struct ipcc_error *err)
+/* NULL: the framework has no such type, or the caller wants no view. */
+static void *base_of(const struct ipcc_views *views, const struct ipcc_model *model, uint32_t i,
+		     const struct ipcc_tensor *t)
+{
+	size_t set = views->sets != NULL ? views->sets[i] : 0;
+	if (t->dtype >= IPCC_VIEW_DTYPES)
+		return NULL;
+	return views->bases[(set * model->facts.segments + t->segment) * IPCC_VIEW_DTYPES + t->dtype];
+}
+
+static int make_view(const struct ipcc_views *views, void *base, const struct ipcc_tensor *t, struct ipcc_error *err)
 {
 	int64_t shape[IPCC_MAX_RANK], strides[IPCC_MAX_RANK];
 	uint32_t bits = dtype_bits(t->dtype), bytes = bits / 8 + (bits < 8);
@@ -46,8 +56,7 @@ static int make_view(const struct ipcc_views *views, const struct ipcc_tensor *t
 		return rc;
 	if (t->offset % bytes != 0)
 		return fail(err, IPCC_INVALID, "tensor %.200s begins in the middle of an element", t->name);
-	if (views->view(views->bases[t->segment * IPCC_VIEW_DTYPES + t->dtype], t->rank, shape, strides,
-			(int64_t)(t->offset / bytes), &view) != 0)
+	if (views->view(base, t->rank, shape, strides, (int64_t)(t->offset / bytes), &view) != 0)
 		return fail(err, IPCC_FAILED, "tensor %.200s: the framework cannot make a view of it", t->name);
 	void *capsule = views->capsule(view, NULL, NULL);
 	if (capsule == NULL) {
@@ -79,13 +88,14 @@ static int add_view(const struct ipcc_model *model, struct ipcc_views *views, ui
 		return rc;
 	views->places[i] = IPCC_VIEW_NONE;
 	if ((t.flags & IPCC_TENSOR_ALIAS) && manifest_tensor(&model->manifest, t.alias_of, &owner, NULL) == IPCC_OK &&
-	    t.alias_of < i && same_view(&t, &owner)) {
+	    t.alias_of < i && same_view(&t, &owner) && (views->sets == NULL || views->sets[i] == views->sets[t.alias_of])) {
 		views->places[i] = views->places[t.alias_of];
 		return IPCC_OK;
 	}
-	if (t.bytes == 0 || t.dtype >= IPCC_VIEW_DTYPES || views->bases[t.segment * IPCC_VIEW_DTYPES + t.dtype] == NULL)
+	void *base = base_of(views, model, i, &t);
+	if (t.bytes == 0 || base == NULL)
 		return IPCC_OK;
-	rc = make_view(views, &t, err);
+	rc = make_view(views, base, &t, err);
 	if (rc == IPCC_OK)
 		views->places[i] = views->made++;
 	return rc;

@@ -44,7 +44,9 @@ static void describe(const struct gpu *gpu, struct device_info *info)
 	memcpy(info->model, gpu->model, sizeof(info->model));
 }
 
-int device_list(struct device_info **list, uint32_t *count, struct ipcc_error *why, struct ipcc_error *err)
+/* `only`: of this vendor; NULL: of all. */
+static int list_of(const struct vendor *only, struct device_info **list, uint32_t *count, struct ipcc_error *why,
+		   struct ipcc_error *err)
 {
 	struct device_info *made = calloc(array_length(vendors) * GPU_MAX, sizeof(*made));
 	char reasons[sizeof(why->message)] = "";
@@ -56,6 +58,8 @@ int device_list(struct device_info **list, uint32_t *count, struct ipcc_error *w
 		struct gpu *gpus;
 		uint32_t found = 0;
 		struct ipcc_error reason;
+		if (only != NULL && only != vendors[i])
+			continue;
 		if (gpu_all(vendors[i], &gpus, &found, &reason) != 0 && length < sizeof(reasons) - 2)
 			length += (size_t)snprintf(reasons + length, sizeof(reasons) - length, "%s%s",
 						   length == 0 ? "" : "; ", reason.message);
@@ -67,6 +71,11 @@ int device_list(struct device_info **list, uint32_t *count, struct ipcc_error *w
 	*list = made;
 	*count = made_count;
 	return 0;
+}
+
+int device_list(struct device_info **list, uint32_t *count, struct ipcc_error *why, struct ipcc_error *err)
+{
+	return list_of(NULL, list, count, why, err);
 }
 
 /* Does `text` mean this GPU? */
@@ -133,19 +142,40 @@ static int match(const char *text, const struct device_info *list, uint32_t coun
 	return 0;
 }
 
-int device_resolve(const char *text, char name[DEVICE_NAME_BYTES], struct ipcc_error *err)
+/* Whose GPU this can only be; NULL: anybody's. */
+static const struct vendor *vendor_meant(const char *text)
+{
+	for (size_t i = 0; i < array_length(vendors); i++) {
+		const char *kind = vendors[i]->kind, *prefix = vendors[i]->prefix;
+		if (strncmp(text, kind, strlen(kind)) == 0 || strncasecmp(text, prefix, strlen(prefix)) == 0)
+			return vendors[i];
+	}
+	return NULL;
+}
+
+static int resolve_among(const struct vendor *only, const char *text, char name[DEVICE_NAME_BYTES],
+			 struct ipcc_error *err)
 {
 	struct device_info *list;
 	struct ipcc_error why;
 	uint32_t count;
-	if (strcmp(text, DEVICE_HOST) == 0) {
-		strcpy(name, DEVICE_HOST);
-		return 0;
-	}
-	int rc = device_list(&list, &count, &why, err);
+	int rc = list_of(only, &list, &count, &why, err);
 	if (rc != 0)
 		return rc;
 	rc = strcmp(text, "auto") == 0 ? choose(list, count, name, err) : match(text, list, count, &why, name, err);
 	free(list);
 	return rc;
+}
+
+int device_resolve(const char *text, char name[DEVICE_NAME_BYTES], struct ipcc_error *err)
+{
+	const struct vendor *only = vendor_meant(text);
+	if (strcmp(text, DEVICE_HOST) == 0) {
+		strcpy(name, DEVICE_HOST);
+		return 0;
+	}
+	/* The libraries of other vendors are looked for only when that does not answer. */
+	if (only != NULL && resolve_among(only, text, name, NULL) == 0)
+		return 0;
+	return resolve_among(NULL, text, name, err);
 }

@@ -25,7 +25,8 @@ _NAMES = ("fields", "segments", "tensors", "index", "sources", "blocks", "attrib
 _FIELD = struct.Struct("<4I")
 _SEGMENT = struct.Struct("<2IQ4I16s128x")
 _TENSOR = struct.Struct("<4I16QIIQQII")
-_FLAGS_AT = 148
+# Where an entry of the tensor table has them, in bytes.
+DTYPE_AT, SEGMENT_AT, _FLAGS_AT, _NBYTES_AT = 8, 144, 148, 160
 _SOURCE = struct.Struct("<2I6QII16s")
 _ATTRIBUTE = struct.Struct("<4IQQ")
 
@@ -158,6 +159,12 @@ class Manifest:
     def flags(self) -> list[int]:
         """The tensors' flags in the order of `names`, without making an entry for each."""
         return self.column(_FLAGS_AT).tolist()
+
+    @property
+    def sizes(self) -> list[int]:
+        """The tensors' bytes in the order of `names`."""
+        low, high = self.column(_NBYTES_AT), self.column(_NBYTES_AT + 4)
+        return [small | large << 32 for small, large in zip(low, high)]
 
     @functools.cached_property
     def tensors(self) -> list[TensorEntry]:

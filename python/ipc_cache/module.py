@@ -15,8 +15,8 @@ from torch import nn
 
 from . import errors
 from .client import StrPath
-from .engine.bind import exchange
 from .engine.check import check_no_meta
+from .engine.memory import exchange
 from .engine.structure import join, modules
 from .weights import Weights, attach
 

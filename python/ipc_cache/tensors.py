@@ -3,6 +3,8 @@
 A segment becomes a tensor through DLPack, whose deleter keeps the mapping; every view shares that storage. Nothing here
 knows whether memory is the host's or a GPU's. The views are made in one call of the C library, through the C interface
 that torch has for its own compiler; where a torch lacks it, by as_strided(), ten times slower and with the same result.
+
+A tensor may be wanted in a copy of its segment: such sets of views cost one copy for each segment that has some.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from torch.utils.dlpack import from_dlpack
 
 from . import _library, dlpack, dtypes, errors
 from ._library import byref
-from .manifest import ALIAS, Manifest, TensorEntry
+from .manifest import ALIAS, DTYPE_AT, SEGMENT_AT, Manifest, TensorEntry
 
 _CUDA_KINDS = (2, 10)  # torch calls AMD's GPUs cuda too
+
+# What a view is of: the shared segment; a copy of it where it lies; a copy on the host.
+SHARED, COPY, HOST_COPY = _SETS = range(3)
 
 
 def device_of(model: int, manifest: Manifest) -> torch.device:
@@ -34,23 +39,32 @@ def bytes_of(model: int, entry: TensorEntry) -> torch.Tensor:
 
 
 class _Bases:
-    """Segments seen as each type, made when they are first needed."""
+    """Segments, and copies of them, seen as each type; made when they are first needed."""
 
     def __init__(self, model: int, manifest: Manifest) -> None:
         self._model = model
         self._sizes = [segment.nbytes for segment in manifest.segments]
-        self._segments: dict[int, torch.Tensor] = {}
-        self._typed: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._whole: dict[tuple[int, int], torch.Tensor] = {}
+        self._typed: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
 
-    def typed(self, segment: int, kind: torch.dtype) -> torch.Tensor:
-        found = self._typed.get((segment, kind))
+    def whole(self, which: int, segment: int) -> torch.Tensor:
+        """All bytes of SHARED, COPY or HOST_COPY."""
+        found = self._whole.get((which, segment))
         if found is None:
-            base = self._segments.get(segment)
-            if base is None:
-                base = from_dlpack(dlpack.segment_capsule(self._model, segment, self._sizes[segment]))
-                self._segments[segment] = base
+            if which == SHARED:
+                found = from_dlpack(dlpack.segment_capsule(self._model, segment, self._sizes[segment]))
+            else:
+                found = torch.empty_like(self.whole(SHARED, segment), device="cpu" if which == HOST_COPY else None)
+                found.copy_(self.whole(SHARED, segment))
+            self._whole[which, segment] = found
+        return found
+
+    def typed(self, which: int, segment: int, kind: torch.dtype) -> torch.Tensor:
+        found = self._typed.get((which, segment, kind))
+        if found is None:
+            base = self.whole(which, segment)
             rest = base.numel() % kind.itemsize
-            found = self._typed[segment, kind] = (base[:-rest] if rest else base).view(kind)
+            found = self._typed[which, segment, kind] = (base[:-rest] if rest else base).view(kind)
         return found
 
 
@@ -82,19 +96,22 @@ def _fast() -> _Fast | None:
         return None
 
 
-def _all_views(fast: _Fast, model: int, manifest: Manifest, bases: _Bases) -> tuple[list[torch.Tensor], Any, list[str]]:
+def _all_views(
+    fast: _Fast, model: int, manifest: Manifest, bases: _Bases, sets: bytes | None
+) -> tuple[list[torch.Tensor], Any, list[str]]:
     """The views; for each tensor the place of its own, or VIEW_NONE; and its name."""
     kinds = dtypes.torch_types()
     count, segments = len(manifest), len(manifest.segments)
-    used = [(s, d) for d in set(manifest.column(8)) if d in kinds for s in range(segments)]
-    given = fast.give([bases.typed(segment, kinds[number]) for segment, number in used])
-    table = (c.c_void_p * (_library.VIEW_DTYPES * max(segments, 1)))()
-    for (segment, number), capsule in zip(used, given):
-        table[segment * _library.VIEW_DTYPES + number] = fast.pointer(capsule, None)
+    columns = zip(sets or bytes(count), manifest.column(SEGMENT_AT), manifest.column(DTYPE_AT))
+    used = [entry for entry in set(columns) if entry[2] in kinds]
+    given = fast.give([bases.typed(which, segment, kinds[number]) for which, segment, number in used])
+    table = (c.c_void_p * (_library.VIEW_DTYPES * max(segments, 1) * len(_SETS)))()
+    for (which, segment, number), capsule in zip(used, given):
+        table[(which * segments + segment) * _library.VIEW_DTYPES + number] = fast.pointer(capsule, None)
     capsules: list[Any] = [None] * count
     names: list[Any] = [None] * count
     places = (c.c_uint32 * max(count, 1))()
-    views = _library.Views(*fast.addresses, c.addressof(table), capsules, names, c.addressof(places), 0)
+    views = _library.Views(*fast.addresses, c.addressof(table), sets, capsules, names, c.addressof(places), 0)
     error = _library.ErrorStruct()
     try:
         code = fast.make(model, byref(views), byref(error))
@@ -113,17 +130,17 @@ def _empty(kind: torch.dtype, row: tuple[Any, ...], device: torch.device) -> tor
     return torch.empty(shape, dtype=kind, device=device)
 
 
-def _build_fast(fast: _Fast, model: int, manifest: Manifest) -> dict[str, torch.Tensor]:
+def _build_fast(fast: _Fast, model: int, manifest: Manifest, sets: bytes | None) -> dict[str, torch.Tensor]:
     bases, kinds = _Bases(model, manifest), dtypes.torch_types()
-    views, places, names = _all_views(fast, model, manifest, bases)
+    views, places, names = _all_views(fast, model, manifest, bases, sets)
     if len(views) == len(names):
         return dict(zip(names, views))
     made: dict[str, torch.Tensor] = {}
-    for name, place, row in zip(names, places, manifest.rows()):
+    for i, (name, place, row) in enumerate(zip(names, places, manifest.rows())):
         if place != _library.VIEW_NONE:
             made[name] = views[place]
         elif row[23] == 0 and row[2] in kinds:
-            made[name] = _empty(kinds[row[2]], row, bases.typed(row[20], torch.uint8).device)
+            made[name] = _empty(kinds[row[2]], row, bases.whole(sets[i] if sets else SHARED, row[20]).device)
     return made
 
 
@@ -134,9 +151,8 @@ def _halve(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple
     return (*shape[:-1], shape[-1] // 2), (*(s // 2 for s in strides[:-1]), strides[-1])
 
 
-def _view(bases: _Bases, kind: torch.dtype, name: str, row: tuple[Any, ...]) -> torch.Tensor:
+def _view(base: torch.Tensor, kind: torch.dtype, name: str, row: tuple[Any, ...]) -> torch.Tensor:
     shape, strides, offset = row[4 : 4 + row[3]], row[12 : 12 + row[3]], row[22]
-    base = bases.typed(row[20], kind)
     if row[23] == 0:
         return _empty(kind, row, base.device)
     if row[2] == dtypes.F4:
@@ -146,23 +162,25 @@ def _view(bases: _Bases, kind: torch.dtype, name: str, row: tuple[Any, ...]) -> 
     return base.as_strided(shape, strides, offset // kind.itemsize)
 
 
-def _build_plain(model: int, manifest: Manifest) -> dict[str, torch.Tensor]:
+def _build_plain(model: int, manifest: Manifest, sets: bytes | None) -> dict[str, torch.Tensor]:
     bases, names, kinds = _Bases(model, manifest), manifest.names, dtypes.torch_types()
-    rows = list(manifest.rows())
+    rows, which = list(manifest.rows()), sets or bytes(len(names))
     made: dict[str, torch.Tensor] = {}
-    for name, row in zip(names, rows):
+    for i, (name, row) in enumerate(zip(names, rows)):
         if row[2] not in kinds:
             continue
-        owner = rows[row[24]]
-        if row[21] & ALIAS and owner[2:21] == row[2:21] and owner[22] == row[22] and names[row[24]] in made:
-            made[name] = made[names[row[24]]]
+        owner, at = rows[row[24]], row[24]
+        same = which[i] == which[at] and owner[2:21] == row[2:21] and owner[22] == row[22]
+        if row[21] & ALIAS and same and names[at] in made:
+            made[name] = made[names[at]]
         else:
-            made[name] = _view(bases, kinds[row[2]], name, row)
+            kind = kinds[row[2]]
+            made[name] = _view(bases.typed(which[i], row[20], kind), kind, name, row)
     return made
 
 
-def build(model: int, manifest: Manifest) -> dict[str, torch.Tensor]:
+def build(model: int, manifest: Manifest, sets: bytes | None = None) -> dict[str, torch.Tensor]:
     """All tensors of types that this torch knows, in the order of the manifest. An alias with its owner's very view is
-    the owner's tensor object."""
+    the owner's tensor object. sets: for each tensor of the manifest SHARED, COPY or HOST_COPY; None: all are shared."""
     fast = _fast()
-    return _build_plain(model, manifest) if fast is None else _build_fast(fast, model, manifest)
+    return _build_plain(model, manifest, sets) if fast is None else _build_fast(fast, model, manifest, sets)

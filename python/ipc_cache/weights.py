@@ -74,10 +74,14 @@ class Weights(Mapping[str, "torch.Tensor"]):
     def _views(self) -> dict[str, torch.Tensor]:
         with self._lock:
             if self._tensors is None:
-                from .tensors import build
-
-                self._tensors = build(self.pointer(), self.manifest)
+                self._tensors = self._new_views()
             return self._tensors
+
+    def _new_views(self, sets: bytes | None = None) -> dict[str, torch.Tensor]:
+        """Views that are the caller's alone, of all tensors whose types this torch knows; see tensors.build()."""
+        from .tensors import build
+
+        return build(self.pointer(), self.manifest, sets)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         found = self._views().get(name)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import ipc_cache
-from ipc_cache import engine
+from ipc_cache import engine, tensors
 
 from same import assert_same
 
@@ -176,7 +176,7 @@ def test_private_and_ignored(published):
         bound = engine.bind(
             made,
             weights,
-            private=lambda name, tensor: name.endswith("count"),
+            private={"layers.0.count", "layers.1.count"},
             ignore=lambda name: name == "layers.1.bias",
         )
         assert sorted(bound.copied) == ["layers.0.count", "layers.1.count"] and bound.copied_bytes == 8
@@ -217,6 +217,48 @@ def test_a_skeleton_that_ties_what_is_published_apart(broker):
         engine.check_no_meta(made)
         assert made.embed.weight is embed and made.head.weight is not embed and made.head.weight.note == "mine"
         assert torch.equal(made.embed.weight, model.embed.weight) and torch.equal(made.head.weight, model.head.weight)
+
+
+@pytest.mark.parametrize("private", [set(), {"a"}, {"b"}, {"c", "d"}, {"a", "b", "c", "d"}])
+@pytest.mark.parametrize("plain_views", [False, True])
+def test_objects_over_the_same_memory(broker, private, plain_views, monkeypatch):
+    """Several objects in the publisher, none of them another one, that have the same bytes: so they are here, but for
+    private ones, and none gets what another one was before."""
+
+    def build():
+        module = nn.Module()
+        module.a = nn.Parameter(torch.arange(6.0), requires_grad=False)
+        module.b, module.c = (nn.Parameter(module.a.data, requires_grad=False) for _ in range(2))
+        module.register_buffer("d", module.a.data)
+        module.e = module.a.data
+        return module
+
+    if plain_views:
+        monkeypatch.setenv("IPC_CACHE_PLAIN_VIEWS", "1")
+    tensors._fast.cache_clear()
+    engine.publish_export(engine.export(build()), {"model": "x"}, name="x")
+    with engine.skeleton():
+        made = nn.Module()
+        made.a, made.b, made.c = (nn.Parameter(torch.empty(6), requires_grad=False) for _ in range(3))
+        made.register_buffer("d", torch.empty(6))
+    objects = [made.a, made.b, made.c, made.d]
+    try:
+        with ipc_cache.attach("x") as weights:
+            bound = engine.bind(made, weights, private=private)
+            engine.check_no_meta(made)
+            assert all(a is b for a, b in zip([made.a, made.b, made.c, made.d], objects)) and set(bound.copied) == private
+            named = {name: getattr(made, name) for name in "abcde"}
+            assert len(set(map(id, named.values()))) == 5
+            shared = weights["a"].data_ptr()
+            for name, tensor in named.items():
+                assert torch.equal(tensor, torch.arange(6.0)), name
+                assert not tensor._is_view() or name == "e", name
+                assert (tensor.data_ptr() == shared) == (name not in private), name
+            for name in private:
+                named[name].fill_(7)
+            assert torch.equal(weights["a"], torch.arange(6.0))
+    finally:
+        tensors._fast.cache_clear()
 
 
 def test_containers_stay_the_objects_that_they_are(published):

@@ -6,143 +6,142 @@ whoever else holds it (ties, kernels, loaders) sees the shared weights too. Noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..manifest import BUFFER, HIDDEN, PARAMETER
+from ..manifest import ALIAS, HIDDEN, SEGMENT_AT
+from ..tensors import COPY, HOST_COPY, SHARED
 from ..weights import Weights
 from . import fit
+from .memory import another, copy_of, hand_over
 from .state import State, read
 from .structure import Tree, modules, registered
 
-Private = Callable[[str, torch.Tensor], bool]
+# Bytes of a segment that is copied whole for one of its tensors, since every copy on a GPU costs more than its bytes: what
+# publish() lays small tensors into. More would be the engine's memory for nothing: a small model's segments have its
+# weights in them, too.
+_SMALL_SEGMENT = 2 << 20
 
-# Bytes that are copied whole for one of its tensors: what publish() lays small tensors into. More would be the engine's
-# memory for nothing: a small model's segments have its weights in them, too.
-SMALL_SEGMENT = 2 << 20
 
-
-@dataclass
+@dataclass(frozen=True)
 class Bound:
-    """Names by what became of them: views of shared memory; private copies; objects that the skeleton did not have.
-    left: registered names that are still on `meta`. The bytes are those of the tensors, not of segments."""
+    """Names by what became of them: views of shared memory; private copies; objects that the skeleton did not have. The
+    bytes are those of the tensors, not of segments."""
 
-    shared: list[str] = field(default_factory=list)
-    copied: list[str] = field(default_factory=list)
-    created: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    shared_bytes: int = 0
-    copied_bytes: int = 0
+    shared: list[str]
+    copied: list[str]
+    created: list[str]
+    shared_bytes: int
+    copied_bytes: int
+    _owners: dict[str, nn.Module]
 
-
-def exchange(old: torch.Tensor, new: torch.Tensor) -> None:
-    """Gives `old` the memory, type and shape of `new`; its class and attributes stay. The shape may be another one: a
-    skeleton is what the constructor made, and post-processing packs, transposes and pads. Where it has not, fit.py has
-    compared them."""
-    made = torch.Tensor._make_subclass(type(old), new, False)
-    torch._C._swap_tensor_impl(old, made)
-
-
-def copy_of(old: torch.Tensor) -> torch.Tensor:
-    """Another object over the same memory, of the same class and with the same attributes."""
-    made = torch.Tensor._make_subclass(type(old), old.detach(), False)
-    made.__dict__.update(old.__dict__)
-    return made
+    @property
+    def left(self) -> list[str]:
+        """Registered names that are on `meta` now."""
+        return [
+            name
+            for path, part in self._owners.items()
+            for name, _, tensor, _ in registered(path, part)
+            if tensor is not None and tensor.is_meta
+        ]
 
 
-class _Copies:
-    """Writable copies of shared tensors, on their device or on the host. Every copy on a GPU costs more than its bytes:
-    tensors of a small segment there are copied with all of it in one go, and are views of that copy."""
+class _Memory:
+    """The memory for every name: shared, or a private copy. A view is given away once: who gets it may exchange it."""
 
-    def __init__(self) -> None:
-        self.segments: dict[tuple[int, bool], torch.Tensor] = {}
-        self.typed: dict[tuple[int, bool, torch.dtype], torch.Tensor] = {}
+    def __init__(self, weights: Weights, flags: dict[str, int], state: State, private: Collection[str]) -> None:
+        manifest = weights.manifest
+        names = manifest.names
+        self.sizes = dict(zip(names, manifest.sizes))
+        self.copies = dict.fromkeys(private, COPY)
+        if weights.device.type != "cpu":
+            self.copies |= dict.fromkeys(state.host, HOST_COPY)
+        small = [segment.nbytes <= _SMALL_SEGMENT for segment in manifest.segments]
+        sets = bytearray(len(names))
+        if self.copies:
+            segments = manifest.column(SEGMENT_AT)
+            sets = bytearray(self.copies.get(n, SHARED) if small[s] else SHARED for n, s in zip(names, segments))
+        self.views = weights._new_views(bytes(sets))
+        # Names that need more than their view: of copies that are made alone, and of views with several names.
+        self.special = {name for name, copied in zip(names, sets) if name in self.copies and copied == SHARED}
+        if any(flag & ALIAS for flag in flags.values()):
+            count = Counter(map(id, self.views.values()))
+            self.special |= {name for name, view in self.views.items() if count[id(view)] > 1}
+        self.holders: dict[int, torch.Tensor] = {}  # who has the memory of a view with several names, by the view's id
 
-    def of(self, view: torch.Tensor, host: bool) -> torch.Tensor:
-        storage = view.untyped_storage()
-        if storage.nbytes() > SMALL_SEGMENT or view.device.type == "cpu":
-            return view.cpu() if host else view.clone()
-        key = (storage.data_ptr(), host, view.dtype)
-        if key not in self.typed:
-            whole = self.segment(storage, view.device, host)
-            self.typed[key] = whole[: whole.numel() // view.itemsize * view.itemsize].view(view.dtype)
-        return self.typed[key].as_strided(view.shape, view.stride(), view.storage_offset())
+    def take(self, name: str) -> torch.Tensor:
+        view = self.views[name]
+        if name not in self.special:
+            return view
+        if name in self.copies:
+            return view.cpu() if self.copies[name] == HOST_COPY else view.clone()
+        if id(view) in self.holders:
+            return another(self.holders[id(view)])
+        self.holders[id(view)] = view
+        return view
 
-    def segment(self, storage: torch.UntypedStorage, device: torch.device, host: bool) -> torch.Tensor:
-        """A copy of a segment's bytes, made once."""
-        key = (storage.data_ptr(), host)
-        if key not in self.segments:
-            whole = torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (storage.nbytes(),), (1,))
-            self.segments[key] = whole.cpu() if host else whole.clone()
-        return self.segments[key]
+    def fill(self, made: torch.Tensor, name: str) -> None:
+        """Gives an object of the skeleton the memory for a name."""
+        new = self.take(name)
+        hand_over(made, new)
+        if id(new) in self.holders:
+            self.holders[id(new)] = made
 
 
 class _Binder:
-    def __init__(
-        self,
-        owners: dict[str, nn.Module],
-        weights: Weights,
-        flags: dict[str, int],
-        state: State,
-        private: Private | None,
-    ) -> None:
-        self.owners = owners
-        self.weights, self.flags, self.state, self.private = weights, flags, state, private
-        self.views = weights._views()  # of types that this torch knows
-        self.copies = _Copies()
-        self.out = Bound()
+    def __init__(self, owners: dict[str, nn.Module], memory: _Memory, state: State) -> None:
+        self.owners, self.memory, self.state = owners, memory, state
         self.objects: dict[str, torch.Tensor] = {}  # what stands under a name now
         self.done: set[int] = set()  # the ids of these objects
+        self.taken: list[str] = []
+        self.created: list[str] = []
 
-    def owner(self, name: str) -> tuple[nn.Module, str]:
-        path, _, attribute = name.rpartition(".")
-        return self.owners[path], attribute
+    def fill(self, made: torch.Tensor, name: str) -> None:
+        self.memory.fill(made, name)
+        self.taken.append(name)
+        self.objects[name] = made
+        self.done.add(id(made))
 
-    def tensor(self, name: str) -> torch.Tensor:
-        """The memory for a name: shared, or a copy of its own."""
-        view = self.views[name] if name in self.views else self.weights[name]
-        if name in self.state.host and view.device.type != "cpu":
-            view = self.copies.of(view, True)
-        elif self.private is not None and self.private(name, view):
-            view = self.copies.of(view, False)
-        else:
-            self.out.shared.append(name)
-            self.out.shared_bytes += view.nbytes
-            return view
-        self.out.copied.append(name)
-        self.out.copied_bytes += view.nbytes
-        return view
+    def make(self, name: str) -> torch.Tensor:
+        self.taken.append(name)
+        return self.memory.take(name)
 
-    def registered(self, name: str, kind: str) -> None:
-        owner, attribute = self.owner(name)
+    def registered(self, name: str, owner: nn.Module, attribute: str, parameter: bool) -> None:
+        old = (owner._parameters if parameter else owner._buffers).get(attribute)
+        if old is None or name in self.state.same or id(old) in self.done or owner._non_persistent_buffers_set:
+            self.rearranged(name, owner, attribute, parameter)
+        else:  # nearly all
+            self.fill(old, name)
+
+    def rearranged(self, name: str, owner: nn.Module, attribute: str, parameter: bool) -> None:
+        """Where the skeleton has no object of its own for it, or has it as something else."""
         same = self.state.same.get(name, name)  # its own name is not bound yet
         old: torch.Tensor | None = owner._parameters.get(attribute)
         old = owner._buffers.get(attribute) if old is None else old
         if same in self.objects:
             made = self.objects[same]
-        elif old is not None and (kind == "buffer" or isinstance(old, nn.Parameter)):
+        elif old is not None and (not parameter or isinstance(old, nn.Parameter)):
             # One object in the skeleton, and two in the published model: the second name gets an object of its own.
             made = old if id(old) not in self.done else copy_of(old)
-            exchange(made, self.tensor(name))
-        elif kind == "parameter":
-            made = nn.Parameter(self.tensor(name), requires_grad=False)
-            self.out.created.append(name)
+            self.fill(made, name)
         else:
-            made = self.tensor(name)
-            self.out.created.append(name)
-        here = owner._parameters if kind == "parameter" else owner._buffers
+            made = self.make(name)
+            made = nn.Parameter(made, requires_grad=False) if parameter else made
+            self.created.append(name)
+        here = owner._parameters if parameter else owner._buffers
         if made is not old or attribute not in here or attribute in owner._non_persistent_buffers_set:
-            self.place(owner, attribute, made, kind)
+            self.place(owner, attribute, made, parameter)
         self.objects[name] = made
         self.done.add(id(made))
 
     @staticmethod
-    def place(owner: nn.Module, attribute: str, made: torch.Tensor, kind: str) -> None:
-        to, other = (owner._parameters, owner._buffers) if kind == "parameter" else (owner._buffers, owner._parameters)
+    def place(owner: nn.Module, attribute: str, made: torch.Tensor, parameter: bool) -> None:
+        to, other = (owner._parameters, owner._buffers) if parameter else (owner._buffers, owner._parameters)
         other.pop(attribute, None)
         owner.__dict__.pop(attribute, None)
         to[attribute] = made  # type: ignore[assignment]
@@ -179,9 +178,9 @@ class _Binder:
             made = self.objects[same]
         elif isinstance(old, nn.Parameter) and id(old) not in self.done:
             made = old
-            exchange(made, self.tensor(name))
+            self.fill(made, name)
         else:
-            made = self.tensor(name)
+            made = self.make(name)
         self.objects[name] = made
         return made
 
@@ -201,14 +200,13 @@ class _Binder:
             where = owner.__dict__ if attribute in owner.__dict__ else registered
             where[attribute] = None
 
-    def run(self, ignore: Callable[[str], bool] | None) -> Bound:
-        flags = self.flags
-        names = [name for name in flags if ignore is None or not ignore(name)]
-        same = self.state.same
+    def run(self, names: list[str], places: fit.Places) -> Bound:
+        """names: those to bind."""
         # The first name of an object comes before its others, whatever the order of the table.
-        for name in sorted(names, key=lambda n: n in same):
-            if flags[name] & (PARAMETER | BUFFER):
-                self.registered(name, "parameter" if flags[name] & PARAMETER else "buffer")
+        for name in sorted(names, key=self.state.same.__contains__):
+            place = places.get(name)
+            if place is not None:
+                self.registered(name, *place)
         wanted = set(names)
         for path, attributes in self.state.plain.items():
             owner = self.owners[path]
@@ -222,7 +220,10 @@ class _Binder:
         for name, attributes in self.state.flags.items():
             if name in self.objects:
                 self.objects[name].__dict__.update(attributes)
-        return self.out
+        copies, sizes = self.memory.copies, self.memory.sizes
+        shared, copied = [n for n in self.taken if n not in copies], [n for n in self.taken if n in copies]
+        size, private_size = (sum(map(sizes.__getitem__, taken)) for taken in (shared, copied))
+        return Bound(shared, copied, self.created, size, private_size, self.owners)
 
 
 def _names(tree: Tree) -> set[str]:
@@ -236,33 +237,27 @@ def _names(tree: Tree) -> set[str]:
     return set()
 
 
-def _flags(weights: Weights) -> dict[str, int]:
-    """Of all tensors, in the order of the manifest."""
-    manifest = weights.manifest
-    return {name: flag for name, flag in zip(manifest.names, manifest.flags) if not name.startswith(HIDDEN)}
-
-
 def bind(
     module: nn.Module,
     weights: Weights,
     *,
-    private: Private | None = None,
+    private: Collection[str] = (),
     ignore: Callable[[str], bool] | None = None,
 ) -> Bound:
     """Binds a skeleton() of the published model to the attached weights of an export.
 
-    private(name, tensor): this one shall be a private, writable copy. ignore(name): leave this one as the skeleton has it.
-    Raises Usage for what export() did not publish, Mismatch when the skeleton is of another model, Invalid for a state that
-    export() does not write; then the skeleton is as it was. Call check_no_meta() when everything else is done too.
+    private: the names of tensors that shall be private, writable copies. ignore(name): leave this one as the skeleton has
+    it. Raises Usage for what export() did not publish or this torch has no type for, Mismatch when the skeleton is of
+    another model, Invalid for a state that export() does not write; then the skeleton is as it was. Call check_no_meta()
+    when everything else is done too.
     """
-    owners, flags = dict(modules(module)), _flags(weights)
-    state = read(weights, flags)
-    fit.check(module, owners, weights, flags, state, ignore)
-    out = _Binder(owners, weights, flags, state, private).run(ignore)
-    out.left = [
-        name
-        for path, part in owners.items()
-        for name, _, tensor, _ in registered(path, part)
-        if tensor is not None and tensor.is_meta
-    ]
-    return out
+    manifest = weights.manifest
+    # Engines' own classes of parameters look at every access to an attribute of theirs.
+    with torch._C.DisableTorchFunctionSubclass():
+        owners = dict(modules(module))
+        flags = {n: flag for n, flag in zip(manifest.names, manifest.flags) if not n.startswith(HIDDEN)}
+        state = read(weights, flags)
+        memory = _Memory(weights, flags, state, private)
+        names = [name for name in flags if ignore is None or not ignore(name)]
+        places = fit.check(module, owners, weights, memory.views, flags, state, names)
+        return _Binder(owners, memory, state).run(names, places)

@@ -80,17 +80,18 @@ def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[
     found: list[str] = []
     seen: dict[int, Any] = {}  # keeps what it has seen alive: an id is unique only as long
     pending = [("", module), *(root for root in extra if _worth(root[1]))][::-1]
-    while pending:
-        path, value = pending.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        if isinstance(value, torch.Tensor):
-            if value.is_meta:
-                found.append(path)
-            if not value.__dict__:
+    with torch._C.DisableTorchFunctionSubclass():  # engines' parameters look at every access to an attribute of theirs
+        while pending:
+            path, value = pending.pop()
+            if id(value) in seen:
                 continue
-        pending += _children(path, value)[::-1]
+            seen[id(value)] = value
+            if isinstance(value, torch.Tensor):
+                if value.is_meta:
+                    found.append(path)
+                if not value.__dict__:
+                    continue
+            pending += _children(path, value)[::-1]
     return found
 
 

@@ -6,7 +6,7 @@ module keeps under that name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,43 +20,67 @@ from .state import State, invalid
 from .structure import INTERNAL
 
 
+# Where a registered tensor belongs, by name: its module, the attribute, and whether it is a parameter.
+Places = dict[str, tuple[nn.Module, str, bool]]
+
+
 def check(
     module: nn.Module,
     owners: Mapping[str, nn.Module],
     weights: Weights,
+    views: Mapping[str, torch.Tensor],
     flags: Mapping[str, int],
     state: State,
-    ignore: Callable[[str], bool] | None,
-) -> None:
-    """owners: the skeleton's modules by path; flags: of the model's tensors, by name; ignore: as bind() has it."""
-    _check_modules(module, owners, weights, flags, state)
-    for path, attribute in _places(flags, state):
+    names: Collection[str],
+) -> Places:
+    """owners: the skeleton's modules by path; views, flags: of the model's tensors, by name; names: those to bind."""
+    model = weights.manifest.name
+    for name in names:
+        if name not in views:
+            weights[name]  # Usage: torch has no type for it
+    places = _places(module, owners, model, flags, state)
+    for path, attribute in _others(state):
         reason = _forbidden(owners[path], attribute) if path in owners else None
         if reason:
-            raise invalid(weights.manifest.name, f"{attribute!r} of module {path or '(the root)'} {reason}")
+            raise invalid(model, f"{attribute!r} of module {path or '(the root)'} {reason}")
     for name, attributes in state.flags.items():
-        _check_flags(owners, weights.manifest.name, name, attributes)
-    _check_shapes(owners, weights, flags, state, ignore)
+        _check_flags(owners, model, name, attributes)
+    if state.reshaped is not None:
+        _check_shapes(places, model, views, names, state.reshaped)
+    return places
 
 
-def _check_modules(
-    module: nn.Module, owners: Mapping[str, nn.Module], weights: Weights, flags: Mapping[str, int], state: State
-) -> None:
-    paths = {name.rpartition(".")[0] for name, flag in flags.items() if flag & (PARAMETER | BUFFER)}
-    paths |= set(state.plain) | set(state.scalars)
-    missing = sorted(path for path in paths if path not in owners)
+def _places(
+    module: nn.Module, owners: Mapping[str, nn.Module], model: str, flags: Mapping[str, int], state: State
+) -> Places:
+    places: Places = {}
+    missing = {path for path in (*state.plain, *state.scalars) if path not in owners}
+    forbidden = []
+    for name, flag in flags.items():
+        if not flag & (PARAMETER | BUFFER):
+            continue
+        path, _, attribute = name.rpartition(".")
+        owner = owners.get(path)
+        if owner is None:
+            missing.add(path)
+            continue
+        places[name] = owner, attribute, bool(flag & PARAMETER)
+        if attribute not in owner._parameters and (reason := _forbidden(owner, attribute)):
+            forbidden.append(f"{attribute!r} of module {path or '(the root)'} {reason}")
     if missing:
-        shown = errors.listed(missing)
+        shown = errors.listed(sorted(missing))
         raise errors.Mismatch(
-            f"{weights.manifest.name} is another model: {type(module).__name__} has no {shown}", 0, "modules",
+            f"{model} is another model: {type(module).__name__} has no {shown}", 0, "modules",
             f"{len(owners)} modules", shown,
         )  # fmt: skip
+    if forbidden:
+        raise invalid(model, forbidden[0])
+    return places
 
 
-def _places(flags: Mapping[str, int], state: State) -> Iterator[tuple[str, str]]:
-    """(module path, attribute) of all that is written or removed."""
-    registered = [name for name, flag in flags.items() if flag & (PARAMETER | BUFFER)]
-    for name in (*registered, *state.deleted, *state.none):
+def _others(state: State) -> Iterator[tuple[str, str]]:
+    """(module path, attribute) of all that is written or removed beside registered tensors."""
+    for name in (*state.deleted, *state.none):
         if "[" not in name:  # else a container holds it, which is written as a whole
             path, _, attribute = name.rpartition(".")
             yield path, attribute
@@ -93,26 +117,17 @@ def _check_flags(owners: Mapping[str, nn.Module], model: str, name: str, attribu
 
 
 def _check_shapes(
-    owners: Mapping[str, nn.Module],
-    weights: Weights,
-    flags: Mapping[str, int],
-    state: State,
-    ignore: Callable[[str], bool] | None,
+    places: Places, model: str, views: Mapping[str, torch.Tensor], names: Collection[str], reshaped: Container[str]
 ) -> None:
     """A parameter that loading and post-processing left in its shape has it in every skeleton of the model. Of those that
     were reshaped, and of buffers, which may be as large as the caller's limits, nothing can be said."""
-    if state.reshaped is None:
-        return
-    views = weights._views()
-    for name, flag in flags.items():
-        if not flag & PARAMETER or name in state.reshaped or name not in views:
-            continue
-        path, _, attribute = name.rpartition(".")
-        old = owners[path]._parameters.get(attribute)
-        if old is None or is_lazy(old) or old.shape == views[name].shape or (ignore is not None and ignore(name)):
+    for name in names:
+        place = places.get(name)
+        old = place[0]._parameters.get(place[1]) if place is not None and place[2] else None
+        if old is None or name in reshaped or is_lazy(old) or old.shape == views[name].shape:
             continue
         expected, got = (str(list(tensor.shape)) for tensor in (old, views[name]))
         raise errors.Mismatch(
-            f"{weights.manifest.name} is another model: {name} is {got} in it, and {expected} in the skeleton", 0,
+            f"{model} is another model: {name} is {got} in it, and {expected} in the skeleton", 0,
             f"shape of {name}", expected, got,
         )  # fmt: skip

@@ -43,45 +43,53 @@ class State:
     scalars: dict[str, dict[str, Any]]
 
 
+# Where in the document: a field, or (where, name or number in it). Told only when something is wrong there.
+At = str | tuple["At", str | int]
+
+
+def _told(at: At) -> str:
+    return at if isinstance(at, str) else f"{_told(at[0])}[{at[1]!r}]"
+
+
 class _Reader:
     """Takes the document apart; `at` says where in it a fault is."""
 
     def __init__(self, document: dict[str, Any], names: Container[str], model: str) -> None:
         self.document, self.names, self.model = document, names, model
 
-    def invalid(self, at: str, what: str) -> errors.Invalid:
-        return invalid(self.model, f"{at}: {what}")
+    def invalid(self, at: At, what: str) -> errors.Invalid:
+        return invalid(self.model, f"{_told(at)}: {what}")
 
-    def mapping(self, at: str, value: Any, read: Callable[[str, Any], T]) -> dict[str, T]:
+    def mapping(self, at: At, value: Any, read: Callable[[At, Any], T]) -> dict[str, T]:
         if not isinstance(value, dict):
             raise self.invalid(at, f"must be an object, not {_short(value)}")
-        return {name: read(f"{at}[{name!r}]", entry) for name, entry in value.items()}
+        return {name: read((at, name), entry) for name, entry in value.items()}
 
-    def entries(self, at: str, value: Any, read: Callable[[str, Any], T]) -> list[T]:
+    def entries(self, at: At, value: Any, read: Callable[[At, Any], T]) -> list[T]:
         if not isinstance(value, list):
             raise self.invalid(at, f"must be a list, not {_short(value)}")
-        return [read(f"{at}[{i}]", entry) for i, entry in enumerate(value)]
+        return [read((at, i), entry) for i, entry in enumerate(value)]
 
-    def text(self, at: str, value: Any) -> str:
+    def text(self, at: At, value: Any) -> str:
         if not isinstance(value, str):
             raise self.invalid(at, f"must be a name, not {_short(value)}")
         return value
 
-    def tensor(self, at: str, value: Any) -> str:
+    def tensor(self, at: At, value: Any) -> str:
         if self.text(at, value) not in self.names:
             raise self.invalid(at, f"the model has no tensor {_short(value)}")
         return str(value)
 
-    def value(self, at: str, value: Any) -> Any:
+    def value(self, at: At, value: Any) -> Any:
         try:
             return decode(value)
         except NotPlain as error:
             raise self.invalid(at, str(error)) from None
 
-    def attributes(self, at: str, value: Any) -> dict[str, Any]:
+    def attributes(self, at: At, value: Any) -> dict[str, Any]:
         return self.mapping(at, value, self.value)
 
-    def tree(self, at: str, tree: Any, depth: int = 0) -> Tree:
+    def tree(self, at: At, tree: Any, depth: int = 0) -> Tree:
         kind, *body = tree if isinstance(tree, list) and tree else [None]
         if kind == "keep" and not body:
             return [kind]
@@ -94,35 +102,35 @@ class _Reader:
             return [kind, self.entries(at, body[0], lambda place, part: read(place, part, depth + 1))]
         raise self.invalid(at, f"{_short(tree)} describes no value, or one of more than {MAX_DEPTH} nested containers")
 
-    def pair(self, at: str, pair: Any, depth: int) -> list[Any]:
+    def pair(self, at: At, pair: Any, depth: int) -> list[Any]:
         if not isinstance(pair, list) or len(pair) != 2 or type(pair[0]) not in (str, int):
             raise self.invalid(at, f"must be a key, a text or a number, and what stands there, not {_short(pair)}")
         return [pair[0], self.tree(at, pair[1], depth)]
 
-    def trees(self, at: str, value: Any) -> dict[str, Tree]:
+    def trees(self, at: At, value: Any) -> dict[str, Tree]:
         return self.mapping(at, value, self.tree)
 
-    def same(self, at: str, value: Any) -> dict[str, str]:
+    def same(self, at: At, value: Any) -> dict[str, str]:
         same = self.mapping(at, value, self.tensor)
         for name, first in same.items():
             self.tensor(at, name)
             if first in same:
-                raise self.invalid(f"{at}[{name!r}]", f"{first} is not the first name of its object")
+                raise self.invalid((at, name), f"{first} is not the first name of its object")
         return same
 
-    def field(self, name: str, read: Callable[[str, Any], T]) -> T:
+    def field(self, name: str, read: Callable[[At, Any], T]) -> T:
         if name not in self.document:
             raise self.invalid(name, "is missing")
         return read(name, self.document[name])
 
     def state(self) -> State:
-        def names(at: str, value: Any) -> list[str]:
+        def names(at: At, value: Any) -> list[str]:
             return self.entries(at, value, self.text)
 
-        def tensors(at: str, value: Any) -> frozenset[str]:
+        def tensors(at: At, value: Any) -> frozenset[str]:
             return frozenset(self.entries(at, value, self.tensor))
 
-        def flags(at: str, value: Any) -> dict[str, dict[str, Any]]:
+        def flags(at: At, value: Any) -> dict[str, dict[str, Any]]:
             return self.mapping(at, value, self.attributes)
 
         return State(

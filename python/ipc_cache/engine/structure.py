@@ -37,8 +37,9 @@ def modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     while pending:
         path, part = pending.pop()
         yield path, part
-        below = [(join(path, name), child) for name, child in part._modules.items() if child is not None]
-        pending += below[::-1]
+        if part._modules:
+            below = [(join(path, name), child) for name, child in part._modules.items() if child is not None]
+            pending += below[::-1]
 
 
 def registered(path: str, module: nn.Module) -> Iterator[tuple[str, str, torch.Tensor | None, str]]:

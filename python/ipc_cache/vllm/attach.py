@@ -14,13 +14,14 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from ipc_cache import engine
+from ipc_cache.manifest import PARAMETER
 from ipc_cache.vllm import platform, rebuild, refuse, startup
 from ipc_cache.vllm.report import Report
 
 # What is no parameter and not larger than this is copied: engines write such tensors (scales of the cache, counters).
 _SMALL_BYTES = 1 << 20
 # Multi-head latent attention recomputes these into registered parameters when post-processing runs again.
-_REWRITTEN = ("W_UV", "W_UK_T", "W_UK", "W_K", "W_V", "W_K_scale", "W_V_scale")
+_REWRITTEN = (".W_UV", ".W_UK_T", ".W_UK", ".W_K", ".W_V", ".W_K_scale", ".W_V_scale")
 
 
 def build(vllm_config, model_config, prefix: str, weights, report: Report) -> torch.nn.Module:
@@ -32,7 +33,7 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
             model = _initialize(vllm_config, model_config, prefix)
         refuse.check_methods(model)
         with report.phase("bind"):
-            bound = engine.bind(model, weights, private=None if weights.private else _copies(model))
+            bound = engine.bind(model, weights, private=() if weights.private else _copies(weights))
         with report.phase("post-process"), platform.shareable_kernels(), _ties_settled(model_config), _final_weights():
             _post_process(model, model_config, target)
         with report.phase("check"):
@@ -59,16 +60,14 @@ def _initialize(vllm_config, model_config, prefix: str) -> torch.nn.Module:
     return initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
 
 
-def _copies(model: torch.nn.Module):
-    """Which tensors this engine gets as writable copies of its own."""
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-
-    def private(name: str, tensor: torch.Tensor) -> bool:
-        if name.rpartition(".")[2] in _REWRITTEN:
-            return True
-        return name not in parameters and tensor.numel() * tensor.element_size() <= _SMALL_BYTES
-
-    return private
+def _copies(weights) -> set[str]:
+    """The tensors that this engine gets as writable copies of its own."""
+    table = zip(weights.manifest.names, weights.manifest.flags, weights.manifest.sizes)
+    return {
+        name
+        for name, flags, nbytes in table
+        if (nbytes <= _SMALL_BYTES and not flags & PARAMETER) or name.endswith(_REWRITTEN)
+    }
 
 
 def _post_process(model: torch.nn.Module, model_config, target: torch.device) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SNAPSHOT = re.compile(r"models--(?P<repo>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})/?$")
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
+_WEIGHTS = (".safetensors", ".bin", ".pt")
 _REMOTE = re.compile(r"^[a-z0-9]+://", re.IGNORECASE)
 
 
@@ -62,8 +62,9 @@ def weight_files(folder: Path) -> list[Path]:
     """The files that vLLM's default loader would read from `folder`, and the index that chooses among them.
 
     Raises FileNotFoundError if there are none."""
-    for pattern in _WEIGHTS:
-        files = sorted(folder.glob(pattern))
+    names = sorted(os.listdir(folder))
+    for ending in _WEIGHTS:
+        files = [folder / name for name in names if name.endswith(ending)]
         if files:
             index = folder / "model.safetensors.index.json"
             return files + [index] * index.is_file()
