@@ -220,6 +220,38 @@ def refused(model, kernel):
     return said
 
 
+def published_as(model, kernel, version):
+    """What keeps a model from being published by a plugin that believes to be in another release of vLLM: the refusal, and
+    the names and types of the first quantised layer's tensors, once vLLM has loaded the checkpoint."""
+    import vllm
+    from jobs import config
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader import get_model_loader
+
+    from ipc_cache.vllm import refuse
+
+    force(kernel)
+    made = config(
+        model=model, load_format="ipc_broker", model_loader_extra_config={"on_miss": "publish"}, dtype="bfloat16"
+    )
+    found, check = {}, refuse.check_methods
+
+    def checked(built):
+        layer = built.model.layers[0].self_attn.qkv_proj
+        found.update((name, str(tensor.dtype)) for name, tensor in layer.named_parameters())
+        check(built)
+
+    refuse.check_methods = checked
+    with set_current_vllm_config(made):
+        _ranks()
+        vllm.__version__ = version
+        try:
+            get_model_loader(made.load_config).load_model(vllm_config=made, model_config=made.model_config)
+        except refuse.Refused as error:
+            return str(error), found
+    return None, found
+
+
 def _differences(original, attached):
     first, second = dict(original.named_modules()), dict(attached.named_modules())
     if first.keys() != second.keys():

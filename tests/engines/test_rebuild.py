@@ -174,6 +174,19 @@ def test_the_checkpoints_of_the_run_on_a_card(card, run_job, folder, kind):
     assert run_job("forced:schemes", str(path), kernel) == [scheme]
 
 
+def test_the_checkpoint_that_is_refused_on_a_card(card, run_job, folder, broker):
+    """vLLM loads ModelOpt's NVFP4 and lays it out by Marlin; as 0.30 does that, it cannot be shared."""
+    path = card.make(folder / "models" / "card-modelopt", "modelopt")
+    time.sleep(SETTLED)
+    said, tensors = run_job("forced:published_as", str(path), "MarlinNvFp4LinearKernel", "0.30.0")
+    assert tensors["weight"] == "torch.int32" and "weight_global_scale" in tensors and "weight_scale_2" not in tensors
+    assert (
+        "qkv_proj: ModelOptLinearMethod with MarlinNvFp4LinearKernel cannot be rebuilt around shared weights by this "
+        "plugin with vLLM 0.30.0; use --load-format auto for this model" in said
+    )
+    assert broker.of(path) == []
+
+
 def test_on_the_cpu_they_are_refused(start, checkpoints):
     """There vLLM packs them. They run as ever with its own loader."""
     path = checkpoints["int8"]

@@ -1,8 +1,9 @@
-"""Weights as llm-compressor writes them for compressed-tensors.
+"""Weights as llm-compressor writes them for compressed-tensors, and as ModelOpt does.
 
 A Scheme has 8 bits for weights and activations (W8A8): a type ("int" or "float"), a strategy of the weights' scales
 ("channel", "tensor" or "block"), and activations whose scale is found at run time (dynamic) or is in the checkpoint;
-asymmetric: with a zero point; cache: with scales of the KV cache. Four has 4 bits, for weights alone.
+asymmetric: with a zero point; cache: with scales of the KV cache. Four has 4 bits, for weights alone; ModelOpt 4 bits for
+activations, too.
 """
 
 from dataclasses import dataclass
@@ -101,3 +102,25 @@ class Four:
         nearest = (parts.abs()[:, :, None] - self.VALUES).abs().argmin(dim=2) + 8 * (parts < 0)
         made[prefix + "weight_packed"] = (nearest[:, 0::2] + 16 * nearest[:, 1::2]).to(torch.uint8)
         return made
+
+
+class ModelOpt(Four):
+    """ModelOpt's NVFP4: other names, the inverse of the factor, and one for the activations, whose groups are scaled at run time."""
+
+    def __init__(self):
+        super().__init__("nvfp4")
+
+    def config(self):
+        """The checkpoint's `quantization_config`."""
+        part = dict(dynamic=False, num_bits=4, type="float", group_size=self.group)
+        group = dict(targets=["Linear"], weights=part, input_activations=part)
+        return dict(quant_method="modelopt", quant_algo="NVFP4", config_groups={"group_0": group}, ignore=["lm_head"],
+                    producer=dict(name="modelopt"))
+
+    def tensors(self, name, weight):
+        """As Scheme has it."""
+        prefix = name.removesuffix("weight")
+        made = super().tensors(name, weight)
+        return {name: made[prefix + "weight_packed"], prefix + "weight_scale": made[prefix + "weight_scale"],
+                prefix + "weight_scale_2": (1 / made[prefix + "weight_global_scale"]).reshape(()),
+                prefix + "input_scale": 8 / (self.VALUES[-1] * torch.finfo(torch.float8_e4m3fn).max)}

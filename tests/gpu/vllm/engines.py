@@ -82,7 +82,8 @@ class Host:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.count = 0
-        environment = {**environment, "VLLM_LOGGING_CONFIG_PATH": str(self._logging())}
+        self.logging = self._logging()
+        environment = {**environment, "VLLM_LOGGING_CONFIG_PATH": str(self.logging)}
         log = open(self.folder / "host.log", "w", encoding="utf-8")
         self.process = subprocess.Popen([sys.executable, HERE / "host.py", *(["preload"] if preload else [])], env=environment,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)

@@ -1,7 +1,7 @@
 """Random checkpoints for the runs on a GPU: small ones whose every weight matters, and one of the shape of an 8B model.
 
     dense   Llama      fp8   Llama, blocks of 128 x 128      moe   Qwen3-MoE      big   Qwen3, 16.4 GB in bf16
-    nvfp4, mxfp4       Llama in compressed-tensors' formats for weights of 4 bits
+    nvfp4, mxfp4       Llama in compressed-tensors' formats for weights of 4 bits      modelopt   in ModelOpt's NVFP4
     int8, fp8c         Llama in compressed-tensors' W8A8: a scale for each row of a weight, activations scaled token by token
 
 Without a tokenizer: prompts are token ids.
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from compressed import Four, Scheme
+from compressed import Four, ModelOpt, Scheme
 
 VOCAB = 1024
 BLOCK = 128
@@ -26,7 +26,8 @@ _SMALL = dict(hidden_act="silu", rms_norm_eps=1e-6, attention_bias=False, bos_to
               max_position_embeddings=4096, rope_theta=10000.0, tie_word_embeddings=False, torch_dtype="bfloat16",
               vocab_size=VOCAB, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
               num_key_value_heads=2, head_dim=64)
-COMPRESSED = {"int8": Scheme("int"), "fp8c": Scheme("float"), "nvfp4": Four("nvfp4"), "mxfp4": Four("mxfp4")}
+COMPRESSED = {"int8": Scheme("int"), "fp8c": Scheme("float"), "nvfp4": Four("nvfp4"), "mxfp4": Four("mxfp4"),
+              "modelopt": ModelOpt()}
 _FP8 = dict(quant_method="fp8", activation_scheme="dynamic", fmt="e4m3", weight_block_size=[BLOCK, BLOCK])
 
 KINDS = {

@@ -25,21 +25,33 @@ def accounted(t):
 
 
 def refused(t):
-    """What vLLM before 0.30 does not let be shared: refused by the method's name, with the way out."""
-    if not t.old:
-        t.bar("refused by version", None, "not run: this version refuses none of these models")
-        return
-    for kind in ("moe",) if t.options.cpu else ("fp8", "moe"):  # the CPU has no kernels for block FP8
-        t.attempt(f"{kind}: refused", one_refused, kind)
+    """What this vLLM does not let be shared: refused by the method's name, with the way out."""
+    if t.old:
+        for kind in ("moe",) if t.options.cpu else ("fp8", "moe"):  # the CPU has no kernels for block FP8
+            t.attempt(f"{kind}: refused", one_refused, kind, ("before vLLM 0.30",))
+    elif t.figures["vllm"].split("+")[0] == "0.30.0" and not t.options.cpu:
+        t.attempt("modelopt: refused", one_refused, "modelopt", ("ModelOptLinearMethod with MarlinNvFp4LinearKernel", "vLLM 0.30.0"))
+        t.attempt("modelopt: the way out", way_out, "modelopt")
+    else:
+        t.bar("refused by version", None, "not run: no method of these models that this version refuses by name and can run here")
 
 
-def one_refused(t, kind):
+def one_refused(t, kind, names):
     folder = models.make(t.options.models / kind, kind)
     said = t.refusal(f"{kind}-refused", folder, {"on_miss": "publish"}, **SHARE)
     line = next((line for line in said.splitlines() if "cannot be rebuilt" in line), said.splitlines()[0])
     there = [m for m in t.broker.models() if m["key"]["model"] == str(folder)]
-    t.bar(f"{kind}: publishing is refused by name, nothing is resident", "before vLLM 0.30" in line and "--load-format auto" in line
+    t.bar(f"{kind}: publishing is refused by name, nothing is resident", all(name in line for name in (*names, "--load-format auto"))
           and not there, line[:300], "by name")
+
+
+def way_out(t, kind):
+    """What the refusal says to do instead: the model itself is one that this vLLM runs."""
+    with t.ordinary(f"{kind}-ordinary", models.make(t.options.models / kind, kind), **SHARE) as engine:
+        engine.result()
+        said = engine.call("generate", prompts=PROMPTS[:1])
+    t.card.settled()
+    t.bar(f"{kind}: runs with --load-format auto", len(said[0][0]) == 16, f"{len(said[0][0])} tokens", "16 tokens")
 
 
 def controls(t):
@@ -65,7 +77,17 @@ def control(t, kind, change):
 
 
 def graphs(t):
-    folder = models.make(t.options.models / "dense", "dense")
-    t.resident("dense", folder, **SHARE)
-    found = t.strict("dense, CUDA graphs", "graphs", folder, environment={"VLLM_PLUGINS": "ipc_cache"}, enforce_eager=False, **SHARE)
-    t.bar("dense, CUDA graphs: compiled", None, f"ordinary: {found[0]['compiled']}; attached: {found[1]['compiled']}")
+    for kind in t.options.kinds.split(","):
+        t.attempt(f"{kind}, CUDA graphs", one_graphs, kind)
+
+
+def one_graphs(t, kind):
+    folder = models.make(t.options.models / kind, kind)
+    t.resident(kind, folder, **SHARE)
+    starts = t.strict(f"{kind}, CUDA graphs", f"{kind}-graphs", folder, environment={"VLLM_PLUGINS": "ipc_cache"},
+                      enforce_eager=False, **SHARE)[:2]
+    said = [str(start["compiled"]) for start in starts]
+    captured = sum("Graph capturing finished" in text for text in said)
+    found = ["found compiled" if "Directly load" in text else "compiled" for text in said]
+    t.bar(f"{kind}, CUDA graphs: captured in both starts", None if t.options.cpu else captured == 2,
+          f"in {captured}; ordinary: {found[0]}, attached: {found[1]}", "2")

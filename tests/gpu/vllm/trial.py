@@ -39,7 +39,7 @@ def spread(values):
 
 def compiled(engine):
     """What the log says of torch.compile and its cache, without folders."""
-    marks = ("Directly load", "Compiling model again", "compile took", "AOT compiled function")
+    marks = ("Directly load", "Compiling model again", "compile took", "AOT compiled function", "Graph capturing finished")
     return [re.sub(r"/\S*/", ".../", line.split("] ", 1)[-1])[:240] for line in engine.text().splitlines()
             if any(mark in line for mark in marks)]
 
