@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Waiting for the transfer of so much takes no longer than beginning it. */
+#define LITTLE_BYTES ((uint64_t)64 << 10)
+#define FEW	     4
+
 struct slot {
 	void *buffer; /* NULL: not made yet */
 	cu_stream stream;
@@ -95,9 +99,28 @@ static void give(struct stage *stage, struct slot *slot)
 	pthread_mutex_unlock(&stage->lock);
 }
 
+/* One that is made and has nothing to do or, for little and if there are a few, only gathers. Every stream costs memory of the
+ * GPU (half a MiB on an H200), which stays the process's when the stream is gone. */
+static struct slot *made_already(struct stage *stage, bool little)
+{
+	struct slot *gathers = NULL;
+	unsigned made = 0;
+	for (unsigned i = 0; i < STAGE_SLOTS; i++) {
+		struct slot *slot = &stage->slots[(stage->next + i) % STAGE_SLOTS];
+		made += slot->buffer != NULL;
+		if (slot->taken || slot->buffer == NULL || slot->pending)
+			continue;
+		if (slot->filled == 0)
+			return slot;
+		if (gathers == NULL)
+			gathers = slot;
+	}
+	return little && made >= FEW ? gathers : NULL;
+}
+
 /* In turn, so that the slot that is taken is the one whose transfer began longest ago; one that still gathers only when
  * there is no other. */
-static struct slot *next_free(struct stage *stage)
+static struct slot *in_turn(struct stage *stage)
 {
 	struct slot *found = NULL;
 	for (unsigned i = 0; i < STAGE_SLOTS && (found == NULL || found->filled > 0); i++) {
@@ -105,6 +128,14 @@ static struct slot *next_free(struct stage *stage)
 		if (!slot->taken && (found == NULL || slot->filled == 0))
 			found = slot;
 	}
+	return found;
+}
+
+static struct slot *next_free(struct stage *stage, bool little)
+{
+	struct slot *found = made_already(stage, little);
+	if (found == NULL)
+		found = in_turn(stage);
 	if (found != NULL) {
 		stage->next = (unsigned)(found - stage->slots + 1) % STAGE_SLOTS;
 		found->taken = true;
@@ -156,12 +187,12 @@ static cu_result make(const struct stage *stage, struct slot *slot)
 	return r;
 }
 
-/* A slot whose buffer is free; waits for one. */
-static int take(struct stage *stage, struct slot **taken, struct ipcc_error *err)
+/* A slot whose buffer is free, for so many bytes; waits for one. */
+static int take(struct stage *stage, uint64_t bytes, struct slot **taken, struct ipcc_error *err)
 {
 	struct slot *slot;
 	pthread_mutex_lock(&stage->lock);
-	while ((slot = next_free(stage)) == NULL)
+	while ((slot = next_free(stage, bytes <= LITTLE_BYTES)) == NULL)
 		pthread_cond_wait(&stage->given, &stage->lock);
 	pthread_mutex_unlock(&stage->lock);
 	launch(stage, slot);
@@ -196,7 +227,7 @@ int stage_upload(struct stage *stage, cu_pointer to, const void *from, uint64_t 
 	cu_result failed = CU_OK;
 	for (uint64_t done = 0; done < bytes && failed == CU_OK;) {
 		struct slot *slot = gathering(stage, to + done);
-		int rc = slot != NULL ? 0 : take(stage, &slot, err);
+		int rc = slot != NULL ? 0 : take(stage, bytes - done, &slot, err);
 		if (rc != 0)
 			return rc;
 		if (slot->filled == 0)
@@ -218,7 +249,7 @@ int stage_download(struct stage *stage, void *to, cu_pointer from, uint64_t byte
 	for (uint64_t done = 0; done < bytes;) {
 		uint64_t part = bytes - done < STAGE_BYTES ? bytes - done : STAGE_BYTES;
 		struct slot *slot;
-		int rc = take(stage, &slot, err);
+		int rc = take(stage, part, &slot, err);
 		if (rc != 0)
 			return rc;
 		cu_result r = stage->gpu->driver->download(slot->buffer, from + done, part, slot->stream);
@@ -238,7 +269,7 @@ int stage_download(struct stage *stage, void *to, cu_pointer from, uint64_t byte
 int stage_zero(struct stage *stage, cu_pointer to, uint64_t bytes, struct ipcc_error *err)
 {
 	struct slot *slot;
-	int rc = take(stage, &slot, err);
+	int rc = take(stage, 0, &slot, err);
 	if (rc != 0)
 		return rc;
 	cu_result r = stage->gpu->driver->fill(to, 0, bytes, slot->stream);

@@ -50,12 +50,12 @@ ATTACH = """
     from ipc_cache import _library
     weights = ipc_cache.attach("x")
     taken = dl.Taken(weights.dlpack("b").__dlpack__(max_version=(1, 1)))
-    begin = _library.library().ipcc_segment_address(weights.pointer(), 0)
+    begin = _library.library().ipcc_segment_address(weights._model, 0)
     inside = taken.data - begin - weights.entry("b").offset
     weights.verify()
     weights.suspend(); weights.resume()
     weights.verify()
-    again = _library.library().ipcc_segment_address(weights.pointer(), 0)
+    again = _library.library().ipcc_segment_address(weights._model, 0)
     out = [weights.dlpack("b").__dlpack_device__(), taken.device, inside, again == begin, taken.read_only,
            [segment.device for segment in weights.manifest.segments]]
     taken.drop()
@@ -70,6 +70,23 @@ def test_the_device_is_told_as_this_process_counts(gpus):
     # The other way round, and alone.
     assert gpus(ATTACH, CUDA_VISIBLE_DEVICES="1,0")[:2] == [[2, 0], [2, 0]]
     assert gpus(ATTACH, CUDA_VISIBLE_DEVICES=uuid(1))[:2] == [[2, 0], [2, 0]]
+
+
+def test_many_small_tensors_take_few_streams(gpus, tmp_path):
+    """Streams cost memory of the GPU, which an engine that publishes itself would lack afterwards."""
+    log, code = (
+        tmp_path / "calls",
+        """
+        import json, ipc_cache
+        tensors = {f"t{i:03}": bytes([i]) * (1 + i % 7) for i in range(200)}
+        ipc_cache.publish(tensors, {"model": "x"}, name="x", device="cuda:0")
+        weights = ipc_cache.attach("x")
+        weights.verify()
+        print(json.dumps(len(weights)))
+    """,
+    )
+    assert gpus(code, FAKE_CUDA_LOG=str(log)) == 200
+    assert 1 <= log.read_text().count(" cuStreamCreate") <= 4
 
 
 def test_a_gpu_that_this_process_does_not_see(gpus):
@@ -143,7 +160,7 @@ MOVED = """
         size = weights.manifest.segments[0].nbytes
         content = bytearray(size)
         call = _library.call
-        call("ipcc_read", weights.pointer(), 0, 0, (_library.c.c_char * size).from_buffer(content), size)
+        call("ipcc_read", weights._model, 0, 0, (_library.c.c_char * size).from_buffer(content), size)
         used = sorted((e.offset, e.nbytes) for e in weights.manifest.tensors)
     rest = bytearray(content)
     for offset, nbytes in used:
