@@ -255,10 +255,10 @@ struct ipcc_views {
 	 * type; NULL: types that torch does not know. Sets beyond the first are over the caller's copies of segments. */
 	void *const *bases;
 	const uint8_t *sets; /* for each tensor: the set that its view is of; NULL: the first for all */
-	void *list;	  /* out: a Python list with a place for each tensor, for the views' capsules */
-	void *names;	  /* out: another one, for all tensors' names */
-	uint32_t *places; /* out, for each tensor: the place of its view in the list, or IPCC_VIEW_NONE */
-	uint32_t made;	  /* in: 0; out: how many places are used */
+	void *list;	     /* out: a Python list with a place for each tensor, for the views' capsules */
+	void *names;	     /* out: another one, for all tensors' names */
+	uint32_t *places;    /* out, for each tensor: the place of its view in the list, or IPCC_VIEW_NONE */
+	uint32_t made;	     /* in: 0; out: how many places are used */
 };
 
 /* Makes views of all tensors but those of 0 bytes and of types without a base; an alias with its owner's very view gets

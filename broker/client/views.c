@@ -88,7 +88,8 @@ static int add_view(const struct ipcc_model *model, struct ipcc_views *views, ui
 		return rc;
 	views->places[i] = IPCC_VIEW_NONE;
 	if ((t.flags & IPCC_TENSOR_ALIAS) && manifest_tensor(&model->manifest, t.alias_of, &owner, NULL) == IPCC_OK &&
-	    t.alias_of < i && same_view(&t, &owner) && (views->sets == NULL || views->sets[i] == views->sets[t.alias_of])) {
+	    t.alias_of < i && same_view(&t, &owner) &&
+	    (views->sets == NULL || views->sets[i] == views->sets[t.alias_of])) {
 		views->places[i] = views->places[t.alias_of];
 		return IPCC_OK;
 	}
