@@ -63,7 +63,8 @@ class Exporter:
         self._weights, self._entry = weights, entry
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return device(self._weights.pointer(), self._entry.segment)
+        with self._weights.held() as model:
+            return device(model, self._entry.segment)
 
     def __dlpack__(
         self,
@@ -75,17 +76,19 @@ class Exporter:
     ) -> Any:
         if copy or (dl_device is not None and dl_device != self.__dlpack_device__()):
             raise BufferError("ipc_cache shares memory; it does not copy")
-        return capsule(self._weights.pointer(), self._entry, max_version is not None and max_version[0] >= 1)
+        with self._weights.held() as model:
+            return capsule(model, self._entry, max_version is not None and max_version[0] >= 1)
 
 
 def to_numpy(weights: Weights, entry: TensorEntry) -> Any:
     """A numpy array over a tensor in host memory; read-only unless it is private."""
     import numpy
 
-    if device(weights.pointer(), entry.segment)[0] != CPU:
+    exporter = Exporter(weights, entry)
+    if exporter.__dlpack_device__()[0] != CPU:
         raise errors.Usage(f"{entry.name} is in a GPU's memory, which numpy cannot read; use torch, and copy")
     try:
-        array = numpy.from_dlpack(Exporter(weights, entry))
+        array = numpy.from_dlpack(exporter)
     except (BufferError, RuntimeError, TypeError) as reason:
         raise errors.Usage(f"{entry.name}: numpy does not take {entry.dtype} ({reason}); use torch") from reason
     if not weights.private:

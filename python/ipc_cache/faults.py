@@ -10,6 +10,9 @@ Enable Python's faulthandler first to see the line of Python too. A GPU's faults
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from . import errors
 from ._library import call
 
 enabled = False
@@ -24,8 +27,8 @@ def enable() -> None:
     call("ipcc_faults", True)
     enabled = True
     for each in list(weights.LIVE):
-        if each.open:
-            call("ipcc_fault_watch", each.pointer())
+        with suppress(errors.Usage), each.held() as model:  # unless another thread closes it
+            call("ipcc_fault_watch", model)
 
 
 def disable() -> None:

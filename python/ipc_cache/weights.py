@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,8 @@ class Weights(Mapping[str, "torch.Tensor"]):
         """Views that are the caller's alone, of all tensors whose types this torch knows; see tensors.build()."""
         from .tensors import build
 
-        return build(self.pointer(), self.manifest, sets)
+        with self.held() as model:
+            return build(model, self.manifest, sets)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         found = self._views().get(name)
@@ -132,7 +134,8 @@ class Weights(Mapping[str, "torch.Tensor"]):
         """Where the tensors are, as torch counts."""
         from .tensors import device_of
 
-        return device_of(self.pointer(), self.manifest)
+        with self.held() as model:
+            return device_of(model, self.manifest)
 
     def attribute(self, name: str) -> Any:
         """An attribute of the manifest, decoded where it is JSON, else bytes; KeyError."""
@@ -142,7 +145,8 @@ class Weights(Mapping[str, "torch.Tensor"]):
         """The bytes of a tensor, 1-D uint8; for types that torch does not know."""
         from .tensors import bytes_of
 
-        return bytes_of(self.pointer(), self.entry(name))
+        with self.held() as model:
+            return bytes_of(model, self.entry(name))
 
     def dlpack(self, name: str) -> Exporter:
         """A tensor for any framework's from_dlpack(): jax.dlpack.from_dlpack(weights.dlpack(name)). It is marked
@@ -164,31 +168,32 @@ class Weights(Mapping[str, "torch.Tensor"]):
         """Not closed yet."""
         return self._end.alive
 
-    def pointer(self) -> int:
-        """The C library's model, for this package; Usage after close()."""
-        if not self._end.alive:
-            raise errors.Usage("these weights are closed")
-        return self._model
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """The C library's model, for this package; a close() in another thread waits for the end. Usage after close()."""
+        with self._lock:
+            if not self._end.alive:
+                raise errors.Usage("these weights are closed")
+            yield self._model
 
     @property
     def lease(self) -> str:
         """ "held"; "evicted": the broker dropped the model by force, the tensors stay valid, let go of them soon;
         "ended": detached, or the broker is gone, the tensors stay valid. ("lost" is for kept
         models, which attach() refuses.)"""
-        if not self._end.alive or self._connection.inherited:
-            return "ended" if not self._end.alive else "held"
-        with self._connection.lock:
-            return LEASES[_library.library().ipcc_lease_state(self._model)]
+        if self._connection.inherited:
+            return "held" if self._end.alive else "ended"
+        with self._connection.lock:  # with which the model is freed
+            return LEASES[_library.library().ipcc_lease_state(self._model)] if self._end.alive else "ended"
 
     def detach(self) -> None:
         """Ends the lease; tensors and manifest stay valid. Harmless when repeated."""
-        if not self._end.alive:
-            return
         if self._connection.inherited:
             self._connection.close()
             return
-        with self._connection.lock:
-            call("ipcc_detach", self._model)
+        with self._connection.lock:  # with which the model is freed
+            if self._end.alive:
+                call("ipcc_detach", self._model)
 
     def close(self) -> None:
         """Ends the lease and lets go of the memory, which is unmapped with the last tensor that somebody else holds."""
@@ -209,16 +214,19 @@ class Weights(Mapping[str, "torch.Tensor"]):
     def suspend(self) -> None:
         """Unmaps GPU memory and keeps the addresses, so that tensors (and graphs) are valid again after resume(), and
         must not be used before. The lease stays. Refused on the host."""
-        call("ipcc_suspend", self.pointer())
+        with self.held() as model:
+            call("ipcc_suspend", model)
 
     def resume(self) -> None:
         """Maps the same memory at the same addresses again."""
-        call("ipcc_resume", self.pointer())
+        with self.held() as model:
+            call("ipcc_resume", model)
 
     def verify(self) -> None:
         """Hashes all segments again; Mismatch names the first damaged block."""
         for i in range(len(self.manifest.segments)):
-            call("ipcc_verify_segment", self.pointer(), i)
+            with self.held() as model:
+                call("ipcc_verify_segment", model, i)
 
 
 def _torch_version() -> str:

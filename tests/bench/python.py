@@ -61,7 +61,7 @@ def phases(path, rounds):
         connected = clock()
         attached = weights.attach_over(connection, path, owned=True)
         mapped = clock()
-        views = tensors.build(attached.pointer(), attached.manifest)
+        views = tensors.build(attached._model, attached.manifest)
         end = clock()
         for name, seconds in zip(found, (connected - begin, mapped - connected, end - mapped, end - begin)):
             found[name].append(seconds * 1e6)

@@ -5,6 +5,7 @@ import ctypes as c
 import os
 import shutil
 import signal
+import threading
 
 import pytest
 
@@ -207,6 +208,37 @@ def test_private_pages_are_ones_own(resident):
         c.memset(taken.data, 0, 8)
         assert taken.read(8) == bytes(8) and read(shared, "head.bias") == before
         taken.drop()
+
+
+@pytest.mark.parametrize("ask", ["lease", "detach"])
+def test_who_asks_while_another_thread_closes(resident, ask):
+    """It waits for the connection, and by the time that it has it the model is freed."""
+    weights = ipc_cache.attach(resident)
+    answers, asked = [], threading.Event()
+
+    class Lock:
+        """Tells when the other thread waits for the one that it stands for."""
+
+        def __init__(self, lock):
+            self.lock = lock
+
+        def __enter__(self):
+            asked.set()
+            return self.lock.__enter__()
+
+        def __exit__(self, *error):
+            return self.lock.__exit__(*error)
+
+    connection = weights._connection
+    with connection.lock:
+        plain, connection.lock = connection.lock, Lock(connection.lock)
+        thread = threading.Thread(target=lambda: answers.append(weights.lease if ask == "lease" else weights.detach()))
+        thread.start()
+        assert asked.wait(30)
+        connection.lock = plain
+        weights.close()
+    thread.join()
+    assert answers == ["ended" if ask == "lease" else None]
 
 
 def test_a_forked_child_reads_and_the_lease_stays_the_parents(resident):
