@@ -246,7 +246,9 @@ def test_objects_over_the_same_memory(broker, private, plain_views, monkeypatch)
         with ipc_cache.attach("x") as weights:
             bound = engine.bind(made, weights, private=private)
             engine.check_no_meta(made)
-            assert all(a is b for a, b in zip([made.a, made.b, made.c, made.d], objects)) and set(bound.copied) == private
+            assert (
+                all(a is b for a, b in zip([made.a, made.b, made.c, made.d], objects)) and set(bound.copied) == private
+            )
             named = {name: getattr(made, name) for name in "abcde"}
             assert len(set(map(id, named.values()))) == 5
             shared = weights["a"].data_ptr()

@@ -19,7 +19,6 @@ from ..weights import Weights
 from .state import State, invalid
 from .structure import INTERNAL
 
-
 # Where a registered tensor belongs, by name: its module, the attribute, and whether it is a parameter.
 Places = dict[str, tuple[nn.Module, str, bool]]
 

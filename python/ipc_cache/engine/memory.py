@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-_swap: Any = torch._C._swap_tensor_impl  # type: ignore[attr-defined]
+_swap: Any = torch._C._swap_tensor_impl
 
 
 def another(tensor: torch.Tensor) -> torch.Tensor:
