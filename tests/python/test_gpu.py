@@ -74,19 +74,21 @@ def test_the_device_is_told_as_this_process_counts(gpus):
 
 def test_many_small_tensors_take_few_streams(gpus, tmp_path):
     """Streams cost memory of the GPU, which an engine that publishes itself would lack afterwards."""
-    log, code = (
-        tmp_path / "calls",
-        """
+    log = tmp_path / "calls"
+    publish = """
         import json, ipc_cache
         tensors = {f"t{i:03}": bytes([i]) * (1 + i % 7) for i in range(200)}
-        ipc_cache.publish(tensors, {"model": "x"}, name="x", device="cuda:0")
+        print(json.dumps(ipc_cache.publish(tensors, {"model": "x"}, name="x", device="cuda:0").key))
+    """
+    assert gpus(publish, FAKE_CUDA_LOG=str(log))["device"] == uuid(0)
+    assert 1 <= log.read_text().count(" cuStreamCreate") <= 4
+    attach = """
+        import json, ipc_cache
         weights = ipc_cache.attach("x")
         weights.verify()
         print(json.dumps(len(weights)))
-    """,
-    )
-    assert gpus(code, FAKE_CUDA_LOG=str(log)) == 200
-    assert 1 <= log.read_text().count(" cuStreamCreate") <= 4
+    """
+    assert gpus(attach) == 200
 
 
 def test_a_gpu_that_this_process_does_not_see(gpus):
