@@ -135,8 +135,7 @@ EXPORT int ipcc_dlpack_device(const struct ipcc_model *model, uint32_t segment, 
 			      int *number, struct ipcc_error *err)
 {
 	struct ipcc_segment s;
-	struct device_info *list;
-	uint32_t count;
+	char alias[DEVICE_ALIAS_BYTES];
 	int rc = ipcc_segment(model, segment, &s, err);
 	if (rc != IPCC_OK)
 		return rc;
@@ -145,15 +144,10 @@ EXPORT int ipcc_dlpack_device(const struct ipcc_model *model, uint32_t segment, 
 		*number = 0;
 		return IPCC_OK;
 	}
-	rc = device_list(&list, &count, NULL, err);
-	if (rc != IPCC_OK)
-		return rc;
-	rc = IPCC_NOT_FOUND;
-	for (uint32_t i = 0; rc != IPCC_OK && i < count; i++)
-		if (strcmp(list[i].name, s.device) == 0)
-			rc = read_alias(list[i].alias, kind, number);
-	free(list);
-	return rc == IPCC_OK ? IPCC_OK : fail(err, rc, "segment %u: this process does not see %s", segment, s.device);
+	rc = device_alias(s.device, alias, err);
+	if (rc == IPCC_OK)
+		rc = read_alias(alias, kind, number);
+	return rc == IPCC_OK ? IPCC_OK : fail_within(err, "segment %u", segment);
 }
 
 /* Where the view begins; the view lies in its mapped segment. */

@@ -251,14 +251,17 @@ struct ipcc_views {
 	void *(*capsule)(void *pointer, const char *name, void (*destructor)(void *));
 	void *(*text)(const char *text, ssize_t bytes, const char *errors);
 	int (*set)(void *list, ssize_t i, void *item);
-	/* bases[(set * segments + segment) * IPCC_VIEW_DTYPES + dtype]: torch's tensor over the whole segment, of that
-	 * type; NULL: types that torch does not know. Sets beyond the first are over the caller's copies of segments. */
+	/* bases[(set * segments + segment) * IPCC_VIEW_DTYPES + dtype]: torch's tensor over the segment, of that type;
+	 * NULL: types that torch does not know. Sets beyond the first are over the caller's copies of parts of segments:
+	 * the part of `set * segments + segment` begins at byte begins[...] of the segment, and has the tensors whose
+	 * sets[...] it is. NULL: all begin at 0; all are of the first set. */
 	void *const *bases;
-	const uint8_t *sets; /* for each tensor: the set that its view is of; NULL: the first for all */
-	void *list;	     /* out: a Python list with a place for each tensor, for the views' capsules */
-	void *names;	     /* out: another one, for all tensors' names */
-	uint32_t *places;    /* out, for each tensor: the place of its view in the list, or IPCC_VIEW_NONE */
-	uint32_t made;	     /* in: 0; out: how many places are used */
+	const uint64_t *begins;
+	const uint8_t *sets;
+	void *list;	  /* out: a Python list with a place for each tensor, for the views' capsules */
+	void *names;	  /* out: another one, for all tensors' names */
+	uint32_t *places; /* out, for each tensor: the place of its view in the list, or IPCC_VIEW_NONE */
+	uint32_t made;	  /* in: 0; out: how many places are used */
 };
 
 /* Makes views of all tensors but those of 0 bytes and of types without a base; an alias with its owner's very view gets

@@ -32,18 +32,16 @@ static int pack_shape(const struct ipcc_tensor *t, int64_t *shape, int64_t *stri
 	return IPCC_OK;
 }
 
-/* NULL: the framework has no such type, or the caller wants no view. */
-static void *base_of(const struct ipcc_views *views, const struct ipcc_model *model, uint32_t i,
-		     const struct ipcc_tensor *t)
+/* Of which set and segment a view is. */
+static size_t place_of(const struct ipcc_views *views, const struct ipcc_model *model, uint32_t i,
+		       const struct ipcc_tensor *t)
 {
-	size_t set = views->sets != NULL ? views->sets[i] : 0;
-	if (t->dtype >= IPCC_VIEW_DTYPES)
-		return NULL;
-	return views->bases[(set * model->facts.segments + t->segment) * IPCC_VIEW_DTYPES + t->dtype];
+	return (views->sets != NULL ? (size_t)views->sets[i] * model->facts.segments : 0) + t->segment;
 }
 
-static int make_view(const struct ipcc_views *views, void *base, const struct ipcc_tensor *t, struct ipcc_error *err)
+static int make_view(const struct ipcc_views *views, size_t place, const struct ipcc_tensor *t, struct ipcc_error *err)
 {
+	uint64_t begin = views->begins != NULL ? views->begins[place] : 0;
 	int64_t shape[IPCC_MAX_RANK], strides[IPCC_MAX_RANK];
 	uint32_t bits = dtype_bits(t->dtype), bytes = bits / 8 + (bits < 8);
 	void *view;
@@ -54,9 +52,10 @@ static int make_view(const struct ipcc_views *views, void *base, const struct ip
 	int rc = bits < 8 ? pack_shape(t, shape, strides, err) : IPCC_OK;
 	if (rc != IPCC_OK)
 		return rc;
-	if (t->offset % bytes != 0)
+	if (t->offset % bytes != 0 || begin % bytes != 0 || t->offset < begin)
 		return fail(err, IPCC_INVALID, "tensor %.200s begins in the middle of an element", t->name);
-	if (views->view(base, t->rank, shape, strides, (int64_t)(t->offset / bytes), &view) != 0)
+	if (views->view(views->bases[place * IPCC_VIEW_DTYPES + t->dtype], t->rank, shape, strides,
+			(int64_t)((t->offset - begin) / bytes), &view) != 0)
 		return fail(err, IPCC_FAILED, "tensor %.200s: the framework cannot make a view of it", t->name);
 	void *capsule = views->capsule(view, NULL, NULL);
 	if (capsule == NULL) {
@@ -93,10 +92,10 @@ static int add_view(const struct ipcc_model *model, struct ipcc_views *views, ui
 		views->places[i] = views->places[t.alias_of];
 		return IPCC_OK;
 	}
-	void *base = base_of(views, model, i, &t);
-	if (t.bytes == 0 || base == NULL)
+	size_t place = place_of(views, model, i, &t);
+	if (t.bytes == 0 || t.dtype >= IPCC_VIEW_DTYPES || views->bases[place * IPCC_VIEW_DTYPES + t.dtype] == NULL)
 		return IPCC_OK;
-	rc = make_view(views, base, &t, err);
+	rc = make_view(views, place, &t, err);
 	if (rc == IPCC_OK)
 		views->places[i] = views->made++;
 	return rc;

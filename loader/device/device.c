@@ -78,6 +78,28 @@ int device_list(struct device_info **list, uint32_t *count, struct ipcc_error *w
 	return list_of(NULL, list, count, why, err);
 }
 
+int device_alias(const char *device, char alias[DEVICE_ALIAS_BYTES], struct ipcc_error *err)
+{
+	struct device_info *list;
+	struct ipcc_error why;
+	uint32_t count;
+	/* Of its vendor alone: looking for the libraries of others takes longer than all the rest. */
+	int rc = list_of(gpu_vendor(device), &list, &count, &why, err);
+	if (rc != 0)
+		return rc;
+	rc = IPCC_NOT_FOUND;
+	for (uint32_t i = 0; rc != 0 && i < count; i++) {
+		if (strcmp(list[i].name, device) == 0) {
+			memcpy(alias, list[i].alias, DEVICE_ALIAS_BYTES);
+			rc = 0;
+		}
+	}
+	free(list);
+	return rc == 0 ? 0
+		       : fail(err, rc, "this process does not see %.80s%s%.300s", device, count == 0 ? ": " : "",
+			      count == 0 ? why.message : "");
+}
+
 /* Does `text` mean this GPU? */
 static bool means(const char *text, const struct device_info *info)
 {

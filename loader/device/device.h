@@ -74,11 +74,13 @@ struct device_memory {
 /* Host memory that a device reads by itself, and what is on its way from there. */
 struct device_window;
 
+#define DEVICE_ALIAS_BYTES 16
+
 /* One GPU, or the host. */
 struct device_info {
-	char name[DEVICE_NAME_BYTES]; /* "GPU-5a1f2b3c-..." */
-	char alias[16];		      /* "cuda:0", as this process counts */
-	char model[64];		      /* "NVIDIA H200" */
+	char name[DEVICE_NAME_BYTES];	/* "GPU-5a1f2b3c-..." */
+	char alias[DEVICE_ALIAS_BYTES]; /* "cuda:0", as this process counts */
+	char model[64];			/* "NVIDIA H200" */
 	const struct device *device;
 };
 
@@ -160,6 +162,9 @@ const struct device *device_find_kept(const char *device, struct ipcc_error *err
 /* What a user calls a device: "host", "cuda", "cuda:0", a UUID or an unambiguous beginning of one, or "auto" (the GPU with the
  * most free memory, the host if there is no GPU). Stores its name. IPCC_NOT_FOUND says which there are. */
 int device_resolve(const char *text, char name[DEVICE_NAME_BYTES], struct ipcc_error *err);
+
+/* A GPU as this process counts: "cuda:0". IPCC_NOT_FOUND: it does not see it. */
+int device_alias(const char *device, char alias[DEVICE_ALIAS_BYTES], struct ipcc_error *err);
 
 /* All GPUs that this process sees, of all vendors; free *list. The error of a vendor without driver is no error; `why`,
  * unless NULL, then says of each vendor why it has none. */

@@ -74,8 +74,8 @@ class Attribute(c.Structure):
 class Views(c.Structure):
     _fields_ = [
         ("view", c.c_void_p), ("discard", c.c_void_p), ("capsule", c.c_void_p), ("text", c.c_void_p),
-        ("set", c.c_void_p), ("bases", c.c_void_p), ("sets", c.c_char_p), ("list", c.py_object), ("names", c.py_object),
-        ("places", c.c_void_p), ("made", c.c_uint32),
+        ("set", c.c_void_p), ("bases", c.c_void_p), ("begins", c.c_void_p), ("sets", c.c_char_p),
+        ("list", c.py_object), ("names", c.py_object), ("places", c.c_void_p), ("made", c.c_uint32),
     ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ _FIELD = struct.Struct("<4I")
 _SEGMENT = struct.Struct("<2IQ4I16s128x")
 _TENSOR = struct.Struct("<4I16QIIQQII")
 # Where an entry of the tensor table has them, in bytes.
-DTYPE_AT, SEGMENT_AT, _FLAGS_AT, _NBYTES_AT = 8, 144, 148, 160
+DTYPE_AT, SEGMENT_AT, _FLAGS_AT, _OFFSET_AT, _NBYTES_AT = 8, 144, 148, 152, 160
 _SOURCE = struct.Struct("<2I6QII16s")
 _ATTRIBUTE = struct.Struct("<4IQQ")
 
@@ -160,11 +160,18 @@ class Manifest:
         """The tensors' flags in the order of `names`, without making an entry for each."""
         return self.column(_FLAGS_AT).tolist()
 
+    def _long_column(self, at: int) -> list[int]:
+        return [low | high << 32 for low, high in zip(self.column(at), self.column(at + 4))]
+
     @property
     def sizes(self) -> list[int]:
         """The tensors' bytes in the order of `names`."""
-        low, high = self.column(_NBYTES_AT), self.column(_NBYTES_AT + 4)
-        return [small | large << 32 for small, large in zip(low, high)]
+        return self._long_column(_NBYTES_AT)
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where in their segments they begin, in the same order."""
+        return self._long_column(_OFFSET_AT)
 
     @functools.cached_property
     def tensors(self) -> list[TensorEntry]:

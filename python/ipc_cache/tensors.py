@@ -4,7 +4,7 @@ A segment becomes a tensor through DLPack, whose deleter keeps the mapping; ever
 knows whether memory is the host's or a GPU's. The views are made in one call of the C library, through the C interface
 that torch has for its own compiler; where a torch lacks it, by as_strided(), ten times slower and with the same result.
 
-A tensor may be wanted in a copy of its segment: such sets of views cost one copy for each segment that has some.
+Tensors may be wanted in a copy of their part of a segment: a copy for each part, and their views are made with the others.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import ctypes as c
 import functools
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,8 +25,17 @@ from .manifest import ALIAS, DTYPE_AT, SEGMENT_AT, Manifest, TensorEntry
 
 _CUDA_KINDS = (2, 10)  # torch calls AMD's GPUs cuda too
 
-# What a view is of: the shared segment; a copy of it where it lies; a copy on the host.
+# What a view is of: the shared segment; a copy of a part of it where it lies; a copy on the host.
 SHARED, COPY, HOST_COPY = _SETS = range(3)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """sets: for each tensor of the manifest SHARED, COPY or HOST_COPY. parts: by set and segment the bytes that are copied,
+    from (a multiple of 256) and to; all tensors of the set lie in them."""
+
+    sets: bytes
+    parts: Mapping[tuple[int, int], tuple[int, int]]
 
 
 def device_of(model: int, manifest: Manifest) -> torch.device:
@@ -39,23 +50,29 @@ def bytes_of(model: int, entry: TensorEntry) -> torch.Tensor:
 
 
 class _Bases:
-    """Segments, and copies of them, seen as each type; made when they are first needed."""
+    """Segments, and copies of their parts, seen as each type; made when they are first needed."""
 
-    def __init__(self, model: int, manifest: Manifest) -> None:
+    def __init__(self, model: int, manifest: Manifest, copies: Copies | None) -> None:
         self._model = model
         self._sizes = [segment.nbytes for segment in manifest.segments]
+        self._copies = copies
         self._whole: dict[tuple[int, int], torch.Tensor] = {}
         self._typed: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
 
+    def begin(self, which: int, segment: int) -> int:
+        """The byte of the segment where the base begins."""
+        return self._copies.parts[which, segment][0] if which != SHARED and self._copies is not None else 0
+
     def whole(self, which: int, segment: int) -> torch.Tensor:
-        """All bytes of SHARED, COPY or HOST_COPY."""
+        """All its bytes."""
         found = self._whole.get((which, segment))
         if found is None:
-            if which == SHARED:
+            if which == SHARED or self._copies is None:
                 found = from_dlpack(dlpack.segment_capsule(self._model, segment, self._sizes[segment]))
             else:
-                found = torch.empty_like(self.whole(SHARED, segment), device="cpu" if which == HOST_COPY else None)
-                found.copy_(self.whole(SHARED, segment))
+                begin, end = self._copies.parts[which, segment]
+                part = self.whole(SHARED, segment)[begin:end]
+                found = part.cpu() if which == HOST_COPY and part.device.type != "cpu" else part.clone()
             self._whole[which, segment] = found
         return found
 
@@ -97,21 +114,26 @@ def _fast() -> _Fast | None:
 
 
 def _all_views(
-    fast: _Fast, model: int, manifest: Manifest, bases: _Bases, sets: bytes | None
+    fast: _Fast, model: int, manifest: Manifest, bases: _Bases, sets: bytes
 ) -> tuple[list[torch.Tensor], Any, list[str]]:
     """The views; for each tensor the place of its own, or VIEW_NONE; and its name."""
     kinds = dtypes.torch_types()
     count, segments = len(manifest), len(manifest.segments)
-    columns = zip(sets or bytes(count), manifest.column(SEGMENT_AT), manifest.column(DTYPE_AT))
+    columns = zip(sets, manifest.column(SEGMENT_AT), manifest.column(DTYPE_AT))
     used = [entry for entry in set(columns) if entry[2] in kinds]
     given = fast.give([bases.typed(which, segment, kinds[number]) for which, segment, number in used])
-    table = (c.c_void_p * (_library.VIEW_DTYPES * max(segments, 1) * len(_SETS)))()
+    begins = (c.c_uint64 * (max(segments, 1) * len(_SETS)))()
+    table = (c.c_void_p * (_library.VIEW_DTYPES * len(begins)))()
     for (which, segment, number), capsule in zip(used, given):
-        table[(which * segments + segment) * _library.VIEW_DTYPES + number] = fast.pointer(capsule, None)
+        place = which * segments + segment
+        begins[place] = bases.begin(which, segment)
+        table[place * _library.VIEW_DTYPES + number] = fast.pointer(capsule, None)
     capsules: list[Any] = [None] * count
     names: list[Any] = [None] * count
     places = (c.c_uint32 * max(count, 1))()
-    views = _library.Views(*fast.addresses, c.addressof(table), sets, capsules, names, c.addressof(places), 0)
+    views = _library.Views(
+        *fast.addresses, c.addressof(table), c.addressof(begins), sets, capsules, names, c.addressof(places), 0
+    )
     error = _library.ErrorStruct()
     try:
         code = fast.make(model, byref(views), byref(error))
@@ -130,17 +152,17 @@ def _empty(kind: torch.dtype, row: tuple[Any, ...], device: torch.device) -> tor
     return torch.empty(shape, dtype=kind, device=device)
 
 
-def _build_fast(fast: _Fast, model: int, manifest: Manifest, sets: bytes | None) -> dict[str, torch.Tensor]:
-    bases, kinds = _Bases(model, manifest), dtypes.torch_types()
+def _build_fast(fast: _Fast, model: int, manifest: Manifest, bases: _Bases, sets: bytes) -> dict[str, torch.Tensor]:
+    kinds = dtypes.torch_types()
     views, places, names = _all_views(fast, model, manifest, bases, sets)
     if len(views) == len(names):
         return dict(zip(names, views))
     made: dict[str, torch.Tensor] = {}
-    for i, (name, place, row) in enumerate(zip(names, places, manifest.rows())):
+    for which, name, place, row in zip(sets, names, places, manifest.rows()):
         if place != _library.VIEW_NONE:
             made[name] = views[place]
         elif row[23] == 0 and row[2] in kinds:
-            made[name] = _empty(kinds[row[2]], row, bases.whole(sets[i] if sets else SHARED, row[20]).device)
+            made[name] = _empty(kinds[row[2]], row, bases.whole(which, row[20]).device)
     return made
 
 
@@ -151,36 +173,37 @@ def _halve(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple
     return (*shape[:-1], shape[-1] // 2), (*(s // 2 for s in strides[:-1]), strides[-1])
 
 
-def _view(base: torch.Tensor, kind: torch.dtype, name: str, row: tuple[Any, ...]) -> torch.Tensor:
-    shape, strides, offset = row[4 : 4 + row[3]], row[12 : 12 + row[3]], row[22]
+def _view(bases: _Bases, which: int, kind: torch.dtype, name: str, row: tuple[Any, ...]) -> torch.Tensor:
+    shape, strides, offset = row[4 : 4 + row[3]], row[12 : 12 + row[3]], row[22] - bases.begin(which, row[20])
+    base = bases.typed(which, row[20], kind)
     if row[23] == 0:
         return _empty(kind, row, base.device)
     if row[2] == dtypes.F4:
         shape, strides = _halve(name, shape, strides)
     if offset % kind.itemsize:
-        raise errors.Invalid(f"{name} begins at byte {offset}, in the middle of an element")
+        raise errors.Invalid(f"{name} begins at byte {row[22]}, in the middle of an element")
     return base.as_strided(shape, strides, offset // kind.itemsize)
 
 
-def _build_plain(model: int, manifest: Manifest, sets: bytes | None) -> dict[str, torch.Tensor]:
-    bases, names, kinds = _Bases(model, manifest), manifest.names, dtypes.torch_types()
-    rows, which = list(manifest.rows()), sets or bytes(len(names))
+def _build_plain(manifest: Manifest, bases: _Bases, sets: bytes) -> dict[str, torch.Tensor]:
+    names, kinds = manifest.names, dtypes.torch_types()
+    rows = list(manifest.rows())
     made: dict[str, torch.Tensor] = {}
-    for i, (name, row) in enumerate(zip(names, rows)):
+    for which, name, row in zip(sets, names, rows):
         if row[2] not in kinds:
             continue
         owner, at = rows[row[24]], row[24]
-        same = which[i] == which[at] and owner[2:21] == row[2:21] and owner[22] == row[22]
+        same = which == sets[at] and owner[2:21] == row[2:21] and owner[22] == row[22]
         if row[21] & ALIAS and same and names[at] in made:
             made[name] = made[names[at]]
         else:
-            kind = kinds[row[2]]
-            made[name] = _view(bases.typed(which[i], row[20], kind), kind, name, row)
+            made[name] = _view(bases, which, kinds[row[2]], name, row)
     return made
 
 
-def build(model: int, manifest: Manifest, sets: bytes | None = None) -> dict[str, torch.Tensor]:
+def build(model: int, manifest: Manifest, copies: Copies | None = None) -> dict[str, torch.Tensor]:
     """All tensors of types that this torch knows, in the order of the manifest. An alias with its owner's very view is
-    the owner's tensor object. sets: for each tensor of the manifest SHARED, COPY or HOST_COPY; None: all are shared."""
-    fast = _fast()
-    return _build_plain(model, manifest, sets) if fast is None else _build_fast(fast, model, manifest, sets)
+    the owner's tensor object."""
+    fast, bases = _fast(), _Bases(model, manifest, copies)
+    sets = bytes(len(manifest)) if copies is None else copies.sets
+    return _build_plain(manifest, bases, sets) if fast is None else _build_fast(fast, model, manifest, bases, sets)

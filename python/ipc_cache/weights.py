@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from .dlpack import Exporter
+    from .tensors import Copies
 
 VERIFY = {"stat": 0, "hash": 1, "none": 2}
 SOURCE_STATES = ("unchecked", "same", "verified")
@@ -78,12 +79,12 @@ class Weights(Mapping[str, "torch.Tensor"]):
                 self._tensors = self._new_views()
             return self._tensors
 
-    def _new_views(self, sets: bytes | None = None) -> dict[str, torch.Tensor]:
+    def _new_views(self, copies: Copies | None = None) -> dict[str, torch.Tensor]:
         """Views that are the caller's alone, of all tensors whose types this torch knows; see tensors.build()."""
         from .tensors import build
 
         with self.held() as model:
-            return build(model, self.manifest, sets)
+            return build(model, self.manifest, copies)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         found = self._views().get(name)

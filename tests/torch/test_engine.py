@@ -263,6 +263,48 @@ def test_objects_over_the_same_memory(broker, private, plain_views, monkeypatch)
         tensors._fast.cache_clear()
 
 
+@pytest.mark.parametrize("private", [{"b", "c"}, {"b", "d"}, {"b", "c", "d"}, {"a", "c"}])
+@pytest.mark.parametrize("plain_views", [False, True])
+def test_private_tensors_near_and_far(broker, private, plain_views, monkeypatch):
+    """Near ones are copied together, which does not show."""
+
+    def build():
+        module = nn.Module()
+        for name in ("a", "e"):
+            module.register_parameter(name, nn.Parameter(torch.arange(800_000.0), requires_grad=False))
+        module.register_buffer("b", torch.tensor([1, 2, 3]))
+        module.register_buffer("c", torch.tensor(2.5, dtype=torch.bfloat16))
+        module.register_buffer("d", torch.arange(7, dtype=torch.uint8))
+        return module
+
+    model = build()
+    tensors._fast.cache_clear()
+    if plain_views:
+        monkeypatch.setenv("IPC_CACHE_PLAIN_VIEWS", "1")
+    export = engine.export(model)
+    export.tensors = {name: export.tensors[name] for name in ("a", "b", "c", "e", "d")}  # so they lie in their segment
+    engine.publish_export(export, {"model": "x"}, name="x")
+    with engine.skeleton():
+        made = nn.Module()
+        for name in ("a", "e"):
+            made.register_parameter(name, nn.Parameter(torch.empty(800_000), requires_grad=False))
+        for name in "bcd":
+            made.register_buffer(name, torch.empty_like(getattr(model, name)))
+    try:
+        with ipc_cache.attach("x") as weights:
+            bound = engine.bind(made, weights, private=private)
+            assert set(bound.copied) == private
+            for name, tensor in export.tensors.items():
+                assert_same(getattr(made, name).data, tensor, name)
+            for name in private:
+                getattr(made, name).fill_(0)
+            for name, tensor in export.tensors.items():
+                assert_same(weights[name], tensor, name)
+                assert name in private or torch.equal(getattr(made, name), tensor), name
+    finally:
+        tensors._fast.cache_clear()
+
+
 def test_containers_stay_the_objects_that_they_are(published):
     made = skeleton()
     views = made.layers[0].views

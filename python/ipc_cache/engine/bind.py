@@ -15,17 +15,17 @@ import torch
 from torch import nn
 
 from ..manifest import ALIAS, HIDDEN, SEGMENT_AT
-from ..tensors import COPY, HOST_COPY, SHARED
+from ..tensors import COPY, HOST_COPY, SHARED, Copies
 from ..weights import Weights
 from . import fit
 from .memory import another, copy_of, hand_over
 from .state import State, read
 from .structure import Tree, modules, registered
 
-# Bytes of a segment that is copied whole for one of its tensors, since every copy on a GPU costs more than its bytes: what
-# publish() lays small tensors into. More would be the engine's memory for nothing: a small model's segments have its
-# weights in them, too.
-_SMALL_SEGMENT = 2 << 20
+# Every copy on a GPU costs more than its bytes, and publish() lays small tensors side by side: so the part of a segment in
+# which all private ones lie is copied at once, unless it is longer than this.
+_PART_BYTES = 2 << 20
+_ALIGNMENT = 256  # of a copied part: what torch's own memory has at least
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,29 @@ class _Memory:
         self.copies = dict.fromkeys(private, COPY)
         if weights.device.type != "cpu":
             self.copies |= dict.fromkeys(state.host, HOST_COPY)
-        small = [segment.nbytes <= _SMALL_SEGMENT for segment in manifest.segments]
-        sets = bytearray(len(names))
-        if self.copies:
-            segments = manifest.column(SEGMENT_AT)
-            sets = bytearray(self.copies.get(n, SHARED) if small[s] else SHARED for n, s in zip(names, segments))
-        self.views = weights._new_views(bytes(sets))
+        made = self._parts(weights) if self.copies else None
+        sets = bytes(len(names)) if made is None else made.sets
+        self.views = weights._new_views(made)
         # Names that need more than their view: of copies that are made alone, and of views with several names.
         self.special = {name for name, copied in zip(names, sets) if name in self.copies and copied == SHARED}
         if any(flag & ALIAS for flag in flags.values()):
             count = Counter(map(id, self.views.values()))
             self.special |= {name for name, view in self.views.items() if count[id(view)] > 1}
         self.holders: dict[int, torch.Tensor] = {}  # who has the memory of a view with several names, by the view's id
+
+    def _parts(self, weights: Weights) -> Copies:
+        """What is copied together; names whose part would be too long are shared in it."""
+        manifest = weights.manifest
+        parts: dict[tuple[int, int], tuple[int, int]] = {}
+        places = list(zip(map(self.copies.get, manifest.names), manifest.column(SEGMENT_AT)))
+        for (which, segment), offset, nbytes in zip(places, manifest.offsets, manifest.sizes):
+            if which is not None:
+                begin, end = parts.get((which, segment), (offset, offset))
+                aligned = offset // _ALIGNMENT * _ALIGNMENT
+                parts[which, segment] = min(begin, aligned), max(end, offset + nbytes)
+        parts = {place: part for place, part in parts.items() if part[1] - part[0] <= _PART_BYTES}
+        sets = bytes(SHARED if which is None or (which, segment) not in parts else which for which, segment in places)
+        return Copies(sets, parts)
 
     def take(self, name: str) -> torch.Tensor:
         view = self.views[name]
