@@ -145,9 +145,12 @@ EXPORT int ipcc_dlpack_device(const struct ipcc_model *model, uint32_t segment, 
 		return IPCC_OK;
 	}
 	rc = device_alias(s.device, alias, err);
-	if (rc == IPCC_OK)
-		rc = read_alias(alias, kind, number);
-	return rc == IPCC_OK ? IPCC_OK : fail_within(err, "segment %u", segment);
+	if (rc != IPCC_OK) {
+		fail_within(err, "segment %u", segment);
+		return rc;
+	}
+	rc = read_alias(alias, kind, number);
+	return rc == IPCC_OK ? IPCC_OK : fail(err, rc, "segment %u: %s is no GPU's number", segment, alias);
 }
 
 /* Where the view begins; the view lies in its mapped segment. */

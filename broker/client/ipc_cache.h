@@ -253,8 +253,8 @@ struct ipcc_views {
 	int (*set)(void *list, ssize_t i, void *item);
 	/* bases[(set * segments + segment) * IPCC_VIEW_DTYPES + dtype]: torch's tensor over the segment, of that type;
 	 * NULL: types that torch does not know. Sets beyond the first are over the caller's copies of parts of segments:
-	 * the part of `set * segments + segment` begins at byte begins[...] of the segment, and has the tensors whose
-	 * sets[...] it is. NULL: all begin at 0; all are of the first set. */
+	 * the part of `set * segments + segment` begins at byte begins[...] of the segment, and all tensors whose
+	 * sets[...] it is lie in it, which is not checked. NULL: all begin at 0; all are of the first set. */
 	void *const *bases;
 	const uint64_t *begins;
 	const uint8_t *sets;

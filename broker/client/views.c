@@ -3,7 +3,8 @@
  * each, here 0.3 us.
  *
  * Neither Python nor any framework is linked: the caller passes the functions. Invariant: a view is made only of an entry
- * that was checked to lie in its segment, since the framework's function checks nothing.
+ * that was checked to lie in its segment, since the framework's function checks nothing. That it ends in the caller's copy of
+ * a part of the segment is the caller's promise.
  */
 #include "broker/client/client.h"
 

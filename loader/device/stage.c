@@ -8,15 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Waiting for the transfer of so much takes no longer than beginning it. */
-#define LITTLE_BYTES ((uint64_t)64 << 10)
-#define FEW	     4
+/* Every stream costs memory of the GPU (half a MiB on an H200), which stays the process's when the stream is gone: slots share
+ * a few. Who waits for a slot waits for what others of its stream have queued, too. */
+#define STREAMS 4
 
 struct slot {
-	void *buffer; /* NULL: not made yet */
-	cu_stream stream;
-	cu_pointer to;	 /* where the buffer's content belongs, */
-	uint64_t filled; /* and how much of it waits for its transfer to begin */
+	void *buffer;	  /* NULL: not made yet */
+	cu_stream stream; /* one of the stage's */
+	cu_pointer to;	  /* where the buffer's content belongs, */
+	uint64_t filled;  /* and how much of it waits for its transfer to begin */
 	bool taken;
 	bool pending; /* something was queued on the stream and not waited for ... */
 	bool upload;  /* ... or gathered: an upload */
@@ -29,6 +29,7 @@ struct stage {
 	unsigned next;
 	unsigned uploads; /* slots with `upload` */
 	cu_result failed; /* a transfer's first error: what was uploaded cannot be relied on */
+	cu_stream streams[STREAMS];
 	struct slot slots[STAGE_SLOTS];
 };
 
@@ -58,11 +59,12 @@ void stage_free(struct stage *stage)
 		struct slot *slot = &stage->slots[i];
 		if (slot->pending)
 			driver->stream_wait(slot->stream);
-		if (slot->stream != NULL)
-			driver->stream_destroy(slot->stream);
 		if (slot->buffer != NULL)
 			driver->host_free(slot->buffer);
 	}
+	for (unsigned i = 0; i < STREAMS; i++)
+		if (stage->streams[i] != NULL)
+			driver->stream_destroy(stage->streams[i]);
 	pthread_mutex_destroy(&stage->lock);
 	pthread_cond_destroy(&stage->given);
 	free(stage);
@@ -99,28 +101,9 @@ static void give(struct stage *stage, struct slot *slot)
 	pthread_mutex_unlock(&stage->lock);
 }
 
-/* One that is made and has nothing to do or, for little and if there are a few, only gathers. Every stream costs memory of the
- * GPU (half a MiB on an H200), which stays the process's when the stream is gone. */
-static struct slot *made_already(struct stage *stage, bool little)
-{
-	struct slot *gathers = NULL;
-	unsigned made = 0;
-	for (unsigned i = 0; i < STAGE_SLOTS; i++) {
-		struct slot *slot = &stage->slots[(stage->next + i) % STAGE_SLOTS];
-		made += slot->buffer != NULL;
-		if (slot->taken || slot->buffer == NULL || slot->pending)
-			continue;
-		if (slot->filled == 0)
-			return slot;
-		if (gathers == NULL)
-			gathers = slot;
-	}
-	return little && made >= FEW ? gathers : NULL;
-}
-
 /* In turn, so that the slot that is taken is the one whose transfer began longest ago; one that still gathers only when
  * there is no other. */
-static struct slot *in_turn(struct stage *stage)
+static struct slot *next_free(struct stage *stage)
 {
 	struct slot *found = NULL;
 	for (unsigned i = 0; i < STAGE_SLOTS && (found == NULL || found->filled > 0); i++) {
@@ -128,14 +111,6 @@ static struct slot *in_turn(struct stage *stage)
 		if (!slot->taken && (found == NULL || slot->filled == 0))
 			found = slot;
 	}
-	return found;
-}
-
-static struct slot *next_free(struct stage *stage, bool little)
-{
-	struct slot *found = made_already(stage, little);
-	if (found == NULL)
-		found = in_turn(stage);
 	if (found != NULL) {
 		stage->next = (unsigned)(found - stage->slots + 1) % STAGE_SLOTS;
 		found->taken = true;
@@ -176,23 +151,28 @@ static void launch(struct stage *stage, struct slot *slot)
 	pthread_mutex_unlock(&stage->lock);
 }
 
-static cu_result make(const struct stage *stage, struct slot *slot)
+static cu_result make(struct stage *stage, struct slot *slot)
 {
 	const struct driver *driver = stage->gpu->driver;
+	cu_stream *stream = &stage->streams[(slot - stage->slots) % STREAMS];
 	cu_result r = CU_OK;
-	if (slot->stream == NULL)
-		r = driver->stream_create(&slot->stream, CU_STREAM_NOT_BLOCKING);
+	pthread_mutex_lock(&stage->lock);
+	if (*stream == NULL)
+		r = driver->stream_create(stream, CU_STREAM_NOT_BLOCKING);
+	if (r == CU_OK)
+		slot->stream = *stream;
+	pthread_mutex_unlock(&stage->lock);
 	if (r == CU_OK && slot->buffer == NULL)
 		r = driver->host_allocate(&slot->buffer, STAGE_BYTES, CU_HOST_PORTABLE);
 	return r;
 }
 
-/* A slot whose buffer is free, for so many bytes; waits for one. */
-static int take(struct stage *stage, uint64_t bytes, struct slot **taken, struct ipcc_error *err)
+/* A slot whose buffer is free; waits for one. */
+static int take(struct stage *stage, struct slot **taken, struct ipcc_error *err)
 {
 	struct slot *slot;
 	pthread_mutex_lock(&stage->lock);
-	while ((slot = next_free(stage, bytes <= LITTLE_BYTES)) == NULL)
+	while ((slot = next_free(stage)) == NULL)
 		pthread_cond_wait(&stage->given, &stage->lock);
 	pthread_mutex_unlock(&stage->lock);
 	launch(stage, slot);
@@ -227,7 +207,7 @@ int stage_upload(struct stage *stage, cu_pointer to, const void *from, uint64_t 
 	cu_result failed = CU_OK;
 	for (uint64_t done = 0; done < bytes && failed == CU_OK;) {
 		struct slot *slot = gathering(stage, to + done);
-		int rc = slot != NULL ? 0 : take(stage, bytes - done, &slot, err);
+		int rc = slot != NULL ? 0 : take(stage, &slot, err);
 		if (rc != 0)
 			return rc;
 		if (slot->filled == 0)
@@ -249,7 +229,7 @@ int stage_download(struct stage *stage, void *to, cu_pointer from, uint64_t byte
 	for (uint64_t done = 0; done < bytes;) {
 		uint64_t part = bytes - done < STAGE_BYTES ? bytes - done : STAGE_BYTES;
 		struct slot *slot;
-		int rc = take(stage, part, &slot, err);
+		int rc = take(stage, &slot, err);
 		if (rc != 0)
 			return rc;
 		cu_result r = stage->gpu->driver->download(slot->buffer, from + done, part, slot->stream);
@@ -269,7 +249,7 @@ int stage_download(struct stage *stage, void *to, cu_pointer from, uint64_t byte
 int stage_zero(struct stage *stage, cu_pointer to, uint64_t bytes, struct ipcc_error *err)
 {
 	struct slot *slot;
-	int rc = take(stage, 0, &slot, err);
+	int rc = take(stage, &slot, err);
 	if (rc != 0)
 		return rc;
 	cu_result r = stage->gpu->driver->fill(to, 0, bytes, slot->stream);
