@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes as c
 import functools
+import os
 import threading
 import time
 import weakref
@@ -35,6 +36,15 @@ LEASES = ("held", "evicted", "ended", "lost")
 MAP_PRIVATE = 1
 
 
+def _alone() -> None:
+    """In a forked child: what other threads of the parent were doing nobody does here."""
+    for weights in list(LIVE):
+        weights._lock, weights._users = threading.RLock(), 0
+
+
+os.register_at_fork(after_in_child=_alone)
+
+
 def _release(model: int, connection: Connection, owned: bool) -> None:
     """The end of a Weights. In a forked child the lease is the parent's: only our copy of the connection is closed."""
     if connection.inherited:
@@ -58,7 +68,8 @@ class Weights(Mapping[str, "torch.Tensor"]):
     def __init__(self, connection: Connection, model: int, private: bool, owned: bool) -> None:
         self._connection = connection
         self._model = model
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # for a moment only, but for making the views
+        self._users, self._closing = 0, False
         self._tensors: dict[str, torch.Tensor] | None = None
         self.private = private
         self.map_seconds = 0.0  # what mapping took, of the time that attaching took
@@ -111,7 +122,7 @@ class Weights(Mapping[str, "torch.Tensor"]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        state = "closed" if not self._end.alive else f"lease {self.lease}"
+        state = f"lease {self.lease}" if self.open else "closed"
         return f"<Weights {self.manifest.name!r}: {len(self)} tensors, {self.nbytes} bytes, {state}>"
 
     # ---- what they are
@@ -167,28 +178,38 @@ class Weights(Mapping[str, "torch.Tensor"]):
     @property
     def open(self) -> bool:
         """Not closed yet."""
-        return self._end.alive
+        return self._end.alive and not self._closing
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """The C library's model, for this package; a close() in another thread waits for the end. Usage after close()."""
+        """The C library's model, for this package; it is freed after the last of these has ended, whoever closes. Usage
+        after close()."""
         with self._lock:
-            if not self._end.alive:
+            if not self.open:
                 raise errors.Usage("these weights are closed")
+            self._users += 1
+        try:
             yield self._model
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._closing and self._users == 0:
+                    self._end()
 
     @property
     def lease(self) -> str:
         """ "held"; "evicted": the broker dropped the model by force, the tensors stay valid, let go of them soon;
         "ended": detached, or the broker is gone, the tensors stay valid. ("lost" is for kept
         models, which attach() refuses.)"""
-        if self._connection.inherited:
-            return "held" if self._end.alive else "ended"
+        if not self.open or self._connection.inherited:
+            return "held" if self.open else "ended"
         with self._connection.lock:  # with which the model is freed
             return LEASES[_library.library().ipcc_lease_state(self._model)] if self._end.alive else "ended"
 
     def detach(self) -> None:
         """Ends the lease; tensors and manifest stay valid. Harmless when repeated."""
+        if not self.open:
+            return
         if self._connection.inherited:
             self._connection.close()
             return
@@ -200,7 +221,9 @@ class Weights(Mapping[str, "torch.Tensor"]):
         """Ends the lease and lets go of the memory, which is unmapped with the last tensor that somebody else holds."""
         with self._lock:
             self._tensors = None
-            self._end()
+            self._closing = True
+            if self._users == 0:
+                self._end()
 
     def __enter__(self) -> Weights:
         return self

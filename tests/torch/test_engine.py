@@ -219,9 +219,19 @@ def test_a_skeleton_that_ties_what_is_published_apart(broker):
         assert torch.equal(made.embed.weight, model.embed.weight) and torch.equal(made.head.weight, model.head.weight)
 
 
+@pytest.fixture(params=["fast", "plain"])
+def both_views(request, monkeypatch):
+    """Views by the C library, and by torch alone."""
+    if request.param == "plain":
+        monkeypatch.setenv("IPC_CACHE_PLAIN_VIEWS", "1")
+    tensors._fast.cache_clear()
+    yield
+    monkeypatch.undo()
+    tensors._fast.cache_clear()
+
+
 @pytest.mark.parametrize("private", [set(), {"a"}, {"b"}, {"c", "d"}, {"a", "b", "c", "d"}])
-@pytest.mark.parametrize("plain_views", [False, True])
-def test_objects_over_the_same_memory(broker, private, plain_views, monkeypatch):
+def test_objects_over_the_same_memory(broker, private, both_views):
     """Several objects in the publisher, none of them another one, that have the same bytes: so they are here, but for
     private ones, and none gets what another one was before."""
 
@@ -233,54 +243,38 @@ def test_objects_over_the_same_memory(broker, private, plain_views, monkeypatch)
         module.e = module.a.data
         return module
 
-    if plain_views:
-        monkeypatch.setenv("IPC_CACHE_PLAIN_VIEWS", "1")
-    tensors._fast.cache_clear()
     engine.publish_export(engine.export(build()), {"model": "x"}, name="x")
     with engine.skeleton():
         made = nn.Module()
         made.a, made.b, made.c = (nn.Parameter(torch.empty(6), requires_grad=False) for _ in range(3))
         made.register_buffer("d", torch.empty(6))
     objects = [made.a, made.b, made.c, made.d]
-    try:
-        with ipc_cache.attach("x") as weights:
-            bound = engine.bind(made, weights, private=private)
-            engine.check_no_meta(made)
-            assert (
-                all(a is b for a, b in zip([made.a, made.b, made.c, made.d], objects)) and set(bound.copied) == private
-            )
-            named = {name: getattr(made, name) for name in "abcde"}
-            assert len(set(map(id, named.values()))) == 5
-            shared = weights["a"].data_ptr()
-            for name, tensor in named.items():
-                assert torch.equal(tensor, torch.arange(6.0)), name
-                assert not tensor._is_view() or name == "e", name
-                assert (tensor.data_ptr() == shared) == (name not in private), name
-            for name in private:
-                named[name].fill_(7)
-            assert torch.equal(weights["a"], torch.arange(6.0))
-    finally:
-        tensors._fast.cache_clear()
+    with ipc_cache.attach("x") as weights:
+        bound = engine.bind(made, weights, private=private)
+        engine.check_no_meta(made)
+        assert all(a is b for a, b in zip([made.a, made.b, made.c, made.d], objects)) and set(bound.copied) == private
+        named = {name: getattr(made, name) for name in "abcde"}
+        assert len(set(map(id, named.values()))) == 5
+        shared = weights["a"].data_ptr()
+        for name, tensor in named.items():
+            assert torch.equal(tensor, torch.arange(6.0)), name
+            assert (tensor.data_ptr() == shared) == (name not in private), name
+            assert not tensor._is_view() or name == "e", name
+        for i, name in enumerate(sorted(private)):
+            named[name].fill_(7 + i)
+        assert [float(named[name][0]) for name in sorted(private)] == [7.0 + i for i in range(len(private))]
+        assert torch.equal(weights["a"], torch.arange(6.0))
 
 
 @pytest.mark.parametrize("private", [{"b", "c"}, {"b", "d"}, {"b", "c", "d"}, {"a", "c"}])
-@pytest.mark.parametrize("plain_views", [False, True])
-def test_private_tensors_near_and_far(broker, private, plain_views, monkeypatch):
+def test_private_tensors_near_and_far(broker, private, both_views):
     """Near ones are copied together, which does not show."""
-
-    def build():
-        module = nn.Module()
-        for name in ("a", "e"):
-            module.register_parameter(name, nn.Parameter(torch.arange(800_000.0), requires_grad=False))
-        module.register_buffer("b", torch.tensor([1, 2, 3]))
-        module.register_buffer("c", torch.tensor(2.5, dtype=torch.bfloat16))
-        module.register_buffer("d", torch.arange(7, dtype=torch.uint8))
-        return module
-
-    model = build()
-    tensors._fast.cache_clear()
-    if plain_views:
-        monkeypatch.setenv("IPC_CACHE_PLAIN_VIEWS", "1")
+    model = nn.Module()
+    for name in ("a", "e"):
+        model.register_parameter(name, nn.Parameter(torch.arange(800_000.0), requires_grad=False))
+    model.register_buffer("b", torch.tensor([1, 2, 3]))
+    model.register_buffer("c", torch.tensor(2.5, dtype=torch.bfloat16))
+    model.register_buffer("d", torch.arange(7, dtype=torch.uint8))
     export = engine.export(model)
     export.tensors = {name: export.tensors[name] for name in ("a", "b", "c", "e", "d")}  # so they lie in their segment
     engine.publish_export(export, {"model": "x"}, name="x")
@@ -290,19 +284,58 @@ def test_private_tensors_near_and_far(broker, private, plain_views, monkeypatch)
             made.register_parameter(name, nn.Parameter(torch.empty(800_000), requires_grad=False))
         for name in "bcd":
             made.register_buffer(name, torch.empty_like(getattr(model, name)))
-    try:
-        with ipc_cache.attach("x") as weights:
-            bound = engine.bind(made, weights, private=private)
-            assert set(bound.copied) == private
-            for name, tensor in export.tensors.items():
-                assert_same(getattr(made, name).data, tensor, name)
-            for name in private:
-                getattr(made, name).fill_(0)
-            for name, tensor in export.tensors.items():
-                assert_same(weights[name], tensor, name)
-                assert name in private or torch.equal(getattr(made, name), tensor), name
-    finally:
-        tensors._fast.cache_clear()
+    with ipc_cache.attach("x") as weights:
+        assert set(engine.bind(made, weights, private=private).copied) == private
+        for name, tensor in export.tensors.items():
+            assert_same(getattr(made, name).data, tensor, name)
+        for name in private:
+            getattr(made, name).fill_(0)
+        for name, tensor in export.tensors.items():
+            assert_same(weights[name], tensor, name)
+            assert name in private or torch.equal(getattr(made, name), tensor), name
+
+
+@pytest.mark.parametrize("elements", [16, 1_000_000])  # copied together, or each alone
+def test_private_tensors_that_overlapped(broker, elements, both_views):
+    """Writing one changes no other; and one that repeated an element can be written."""
+    base, model, made = torch.arange(float(elements)), nn.Module(), nn.Module()
+    for name, tensor in {"b": base[:8], "c": base[4:], "d": base[4:], "e": base[9:10].expand(3)}.items():
+        model.register_buffer(name, tensor)
+        made.register_buffer(name, torch.empty(1))
+    engine.publish_export(engine.export(model), {"model": "x"}, name="x")
+    with ipc_cache.attach("x") as weights:
+        engine.bind(made, weights, private={"b", "c", "d", "e"})
+        made.c.fill_(-1)
+        made.e.mul_(2)
+        assert made.b.tolist() == list(range(8)) and torch.equal(made.d, base[4:]) and made.e.tolist() == [18.0] * 3
+        assert torch.equal(weights["c"], base[4:])
+
+
+def test_what_is_private_must_be_there(published):
+    with ipc_cache.attach("m") as weights:
+        for private in ({"layers.0.count", "nobody"}, "layers.0.count"):
+            with pytest.raises(ipc_cache.Usage, match="private has the names of tensors; m has no"):
+                engine.bind(skeleton(), weights, private=private)
+
+
+def test_a_class_that_sees_every_operation(broker, both_views):
+    seen = []
+
+    class Watching(nn.Parameter):
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            seen.append(function)
+            with torch._C._DisableTorchDispatch():
+                return function(*args, **(kwargs or {}))
+
+    model, made = nn.Module(), nn.Module()
+    model.a = nn.Parameter(torch.arange(6.0), requires_grad=False)
+    engine.publish_export(engine.export(model), {"model": "x"}, name="x")
+    made.a = torch.Tensor._make_subclass(Watching, torch.empty(6), False)
+    with ipc_cache.attach("x") as weights:
+        engine.bind(made, weights)
+        seen.clear()
+        assert torch.equal(torch.Tensor(made.a + 1), torch.arange(6.0) + 1) and seen
 
 
 def test_containers_stay_the_objects_that_they_are(published):

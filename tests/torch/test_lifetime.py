@@ -141,6 +141,48 @@ def test_threads_share_weights_while_one_closes_them(model):
         assert failed == []
 
 
+def test_fork_while_another_thread_works(model):
+    """What that thread holds, nobody lets go of in the child; and nobody waits for it in the parent."""
+    weights = ipc_cache.attach("x")
+    works, ends = threading.Event(), threading.Event()
+
+    def work():
+        with weights.held():
+            works.set()
+            ends.wait(PATIENCE)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    works.wait(PATIENCE)
+
+    def child():
+        assert weights["layer.2.weight"].sum() == 256
+        weights.close()
+
+    forked(child)
+    assert weights["layer.1.weight"].sum() == 128 and mapped() > 0
+    weights.close()
+    assert not weights.open and weights.lease == "ended" and mapped() > 0  # for the thread
+    with pytest.raises(ipc_cache.Usage):
+        weights.raw("half")
+    ends.set()
+    thread.join()
+    gc.collect()
+    assert mapped() == 0
+
+
+def test_closed_weights_wait_for_nobody(model):
+    with ipc_cache.Client() as client:
+        weights = client.attach("x")
+        weights.close()
+        with client.connection.lock:  # as a request of another thread
+            answers = []
+            thread = threading.Thread(target=lambda: answers.append((weights.lease, weights.detach())))
+            thread.start()
+            thread.join(PATIENCE)
+            assert answers == [("ended", None)]
+
+
 def test_fork_after_attach(model):
     weights = ipc_cache.attach("x")
     first = weights["layer.1.weight"]

@@ -6,26 +6,19 @@ whoever else holds it (ties, kernels, loaders) sees the shared weights too. Noth
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..manifest import ALIAS, HIDDEN, SEGMENT_AT
-from ..tensors import COPY, HOST_COPY, SHARED, Copies
+from ..manifest import HIDDEN
 from ..weights import Weights
 from . import fit
-from .memory import another, copy_of, hand_over
+from .memory import Memory, copy_of
 from .state import State, read
 from .structure import Tree, modules, registered
-
-# Every copy on a GPU costs more than its bytes, and publish() lays small tensors side by side: so the part of a segment in
-# which all private ones lie is copied at once, unless it is longer than this.
-_PART_BYTES = 2 << 20
-_ALIGNMENT = 256  # of a copied part: what torch's own memory has at least
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,7 @@ class Bound:
     created: list[str]
     shared_bytes: int
     copied_bytes: int
-    _owners: dict[str, nn.Module]
+    _owners: dict[str, nn.Module] = field(repr=False, compare=False)
 
     @property
     def left(self) -> list[str]:
@@ -51,61 +44,8 @@ class Bound:
         ]
 
 
-class _Memory:
-    """The memory for every name: shared, or a private copy. A view is given away once: who gets it may exchange it."""
-
-    def __init__(self, weights: Weights, flags: dict[str, int], state: State, private: Collection[str]) -> None:
-        manifest = weights.manifest
-        names = manifest.names
-        self.sizes = dict(zip(names, manifest.sizes))
-        self.copies = dict.fromkeys(private, COPY)
-        if weights.device.type != "cpu":
-            self.copies |= dict.fromkeys(state.host, HOST_COPY)
-        made = self._parts(weights) if self.copies else None
-        sets = bytes(len(names)) if made is None else made.sets
-        self.views = weights._new_views(made)
-        # Names that need more than their view: of copies that are made alone, and of views with several names.
-        self.special = {name for name, copied in zip(names, sets) if name in self.copies and copied == SHARED}
-        if any(flag & ALIAS for flag in flags.values()):
-            count = Counter(map(id, self.views.values()))
-            self.special |= {name for name, view in self.views.items() if count[id(view)] > 1}
-        self.holders: dict[int, torch.Tensor] = {}  # who has the memory of a view with several names, by the view's id
-
-    def _parts(self, weights: Weights) -> Copies:
-        """What is copied together; names whose part would be too long are shared in it."""
-        manifest = weights.manifest
-        parts: dict[tuple[int, int], tuple[int, int]] = {}
-        places = list(zip(map(self.copies.get, manifest.names), manifest.column(SEGMENT_AT)))
-        for (which, segment), offset, nbytes in zip(places, manifest.offsets, manifest.sizes):
-            if which is not None:
-                begin, end = parts.get((which, segment), (offset, offset))
-                aligned = offset // _ALIGNMENT * _ALIGNMENT
-                parts[which, segment] = min(begin, aligned), max(end, offset + nbytes)
-        parts = {place: part for place, part in parts.items() if part[1] - part[0] <= _PART_BYTES}
-        sets = bytes(SHARED if which is None or (which, segment) not in parts else which for which, segment in places)
-        return Copies(sets, parts)
-
-    def take(self, name: str) -> torch.Tensor:
-        view = self.views[name]
-        if name not in self.special:
-            return view
-        if name in self.copies:
-            return view.cpu() if self.copies[name] == HOST_COPY else view.clone()
-        if id(view) in self.holders:
-            return another(self.holders[id(view)])
-        self.holders[id(view)] = view
-        return view
-
-    def fill(self, made: torch.Tensor, name: str) -> None:
-        """Gives an object of the skeleton the memory for a name."""
-        new = self.take(name)
-        hand_over(made, new)
-        if id(new) in self.holders:
-            self.holders[id(new)] = made
-
-
 class _Binder:
-    def __init__(self, owners: dict[str, nn.Module], memory: _Memory, state: State) -> None:
+    def __init__(self, owners: dict[str, nn.Module], memory: Memory, state: State) -> None:
         self.owners, self.memory, self.state = owners, memory, state
         self.objects: dict[str, torch.Tensor] = {}  # what stands under a name now
         self.done: set[int] = set()  # the ids of these objects
@@ -258,9 +198,9 @@ def bind(
     """Binds a skeleton() of the published model to the attached weights of an export.
 
     private: the names of tensors that shall be private, writable copies. ignore(name): leave this one as the skeleton has
-    it. Raises Usage for what export() did not publish or this torch has no type for, Mismatch when the skeleton is of
-    another model, Invalid for a state that export() does not write; then the skeleton is as it was. Call check_no_meta()
-    when everything else is done too.
+    it. Raises Usage for what export() did not publish, and for types that this torch and names that the model does not
+    have, Mismatch when the skeleton is of another model, Invalid for a state that export() does not write; then the
+    skeleton is as it was. Call check_no_meta() when everything else is done too.
     """
     manifest = weights.manifest
     # Engines' own classes of parameters look at every access to an attribute of theirs.
@@ -268,7 +208,7 @@ def bind(
         owners = dict(modules(module))
         flags = {n: flag for n, flag in zip(manifest.names, manifest.flags) if not n.startswith(HIDDEN)}
         state = read(weights, flags)
-        memory = _Memory(weights, flags, state, private)
+        memory = Memory(weights, flags, state.host, private)
         names = [name for name in flags if ignore is None or not ignore(name)]
         places = fit.check(module, owners, weights, memory.views, flags, state, names)
         return _Binder(owners, memory, state).run(names, places)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from ipc_cache import engine
-from ipc_cache.manifest import PARAMETER
+from ipc_cache.manifest import HIDDEN, PARAMETER
 from ipc_cache.vllm import platform, rebuild, refuse, startup
 from ipc_cache.vllm.report import Report
 
@@ -66,7 +66,8 @@ def _copies(weights) -> set[str]:
     return {
         name
         for name, flags, nbytes in table
-        if (nbytes <= _SMALL_BYTES and not flags & PARAMETER) or name.endswith(_REWRITTEN)
+        if not name.startswith(HIDDEN)
+        and ((nbytes <= _SMALL_BYTES and not flags & PARAMETER) or name.endswith(_REWRITTEN))
     }
 
 
