@@ -25,7 +25,8 @@ PREFETCH = "IPC_CACHE_PREFETCH"
 _PATIENCE_SECONDS = 10.0  # that a fork waits for Triton's hash
 
 # What a worker imports when it begins, when it asks every attention back end whether it fits, when it is to compile and, in
-# the functions of its warm-up, whatever the model. Which of them there are differs between versions; read in 0.26, 0.30 and 0.32.
+# the functions of its warm-up, whatever the model. Which of them there are differs between versions; read in 0.26, 0.30
+# and 0.32.
 _WORKER_MODULES = {
     "cpu": ("vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn", "vllm.compilation.backends"),
     "cuda": (
