@@ -11,7 +11,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,7 @@ class Connection:
         call("ipcc_connect", byref(made), byref(options))
         self.lock = threading.RLock()
         self.pid = os.getpid()
+        self._worker: threading.Thread | None = None
         self._state: list[int | None] = [made.value]
         self._swap = threading.Lock()
         self._end = weakref.finalize(self, _close_pointer, self._state)
@@ -101,6 +103,13 @@ class Connection:
             raise errors.Usage("this connection is closed")
         return pointer
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The lock. Its holder may wait for this very thread (wait_for), in which a collection of garbage then does what
+        needs it."""
+        with nullcontext() if threading.current_thread() is self._worker else self.lock:
+            yield
+
     def wait_for(self, wait: float, name: str, *arguments: Any) -> None:
         """call(name, pointer, *arguments), which may wait that many seconds; with the lock held.
 
@@ -119,7 +128,7 @@ class Connection:
             except BaseException as error:
                 failure.append(error)
 
-        thread = threading.Thread(target=run, name="ipc-cache-wait", daemon=True)
+        self._worker = thread = threading.Thread(target=run, name="ipc-cache-wait", daemon=True)
         thread.start()
         try:
             thread.join()
@@ -127,6 +136,8 @@ class Connection:
             self.cancel()
             thread.join()
             raise
+        finally:
+            self._worker = None
         if failure:
             raise failure[0]
 

@@ -51,7 +51,7 @@ def _release(model: int, connection: Connection, owned: bool) -> None:
         connection.close()
         _library.library().ipcc_model_free(model)
         return
-    with connection.lock:
+    with connection.held():
         _library.library().ipcc_model_free(model)
     if owned:
         connection.close()

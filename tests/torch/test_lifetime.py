@@ -171,6 +171,29 @@ def test_fork_while_another_thread_works(model):
     assert mapped() == 0
 
 
+def test_garbage_that_is_collected_while_its_connection_waits(model, monkeypatch):
+    """A long request is another thread's than the one that has the connection, and weights may end there."""
+    call = ipc_cache.client.call
+
+    def collects(*arguments):
+        gc.collect()
+        return call(*arguments)
+
+    with ipc_cache.Client() as client:
+        weights = client.attach("x")
+        weights.detach()
+        weights.itself = weights
+        gc.disable()
+        try:
+            del weights
+            monkeypatch.setattr(ipc_cache.client, "call", collects)
+            with pytest.raises(ipc_cache.Timeout):
+                client.attach("another", wait=0.5)
+        finally:
+            gc.enable()
+        assert mapped() == 0
+
+
 def test_closed_weights_wait_for_nobody(model):
     with ipc_cache.Client() as client:
         weights = client.attach("x")

@@ -24,10 +24,11 @@ PREFETCH = "IPC_CACHE_PREFETCH"
 
 _PATIENCE_SECONDS = 10.0  # that a fork waits for Triton's hash
 
-# What a worker imports when it begins, when it asks every attention back end whether it fits and, in the functions of its
-# warm-up, whatever the model. Which of them there are differs between versions; read in 0.26, 0.30 and 0.32.
+# What a worker imports when it begins, when it asks every attention back end whether it fits, when it is to compile and, in
+# the functions of its warm-up, whatever the model. Which of them there are differs between versions; read in 0.26, 0.30
+# and 0.32.
 _WORKER_MODULES = {
-    "cpu": ("vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn"),
+    "cpu": ("vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn", "vllm.compilation.backends"),
     "cuda": (
         "vllm.v1.worker.gpu_worker",
         "vllm.v1.worker.gpu.model_runner",
@@ -37,6 +38,7 @@ _WORKER_MODULES = {
         "vllm.v1.attention.backends.triton_attn",
         "vllm.v1.attention.backends.flex_attention",
         "vllm.v1.attention.backends.turboquant_attn",
+        "vllm.compilation.backends",
         "vllm.model_executor.kernels.linear.cute_dsl.ll_bf16",
         "vllm.models.deepseek_v4.nvidia.dspark",
         "vllm.model_executor.models.kimi_k25",
@@ -116,18 +118,21 @@ def preload() -> list[str]:
                 logger.debug("ipc_cache: %s is not preloaded: %s", name, error)
             else:
                 imported.append(name)
-        _quietly([_compile_rules])
+        _quietly([_compiler])
     if _on(PREFETCH):
         _quietly(_inherited())
     freeze()
     return imported
 
 
-def _compile_rules() -> None:
-    """What each function of torch is to torch.compile: found out when it is first called, in eager mode too, and kept."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
+def _compiler() -> None:
+    """What torch.compile finds out when a model is built, the first part in eager mode too: what each function of torch is
+    to it, and which back ends there are."""
+    rules, registry = (sys.modules.get(f"torch._dynamo.{name}") for name in ("trace_rules", "backends.registry"))
     if rules is not None:
         rules.get_torch_obj_rule_map()
+    if registry is not None:
+        registry.list_backends(exclude_tags=())
 
 
 @contextmanager
