@@ -164,15 +164,13 @@ static int match(const char *text, const struct device_info *list, uint32_t coun
 	return 0;
 }
 
-/* Whose GPU this can only be; NULL: anybody's. */
+/* Whose GPU this can only be, by the kind or a name's prefix; NULL: anybody's. */
 static const struct vendor *vendor_meant(const char *text)
 {
-	for (size_t i = 0; i < array_length(vendors); i++) {
-		const char *kind = vendors[i]->kind, *prefix = vendors[i]->prefix;
-		if (strncmp(text, kind, strlen(kind)) == 0 || strncasecmp(text, prefix, strlen(prefix)) == 0)
+	for (size_t i = 0; i < array_length(vendors); i++)
+		if (strncmp(text, vendors[i]->kind, strlen(vendors[i]->kind)) == 0)
 			return vendors[i];
-	}
-	return NULL;
+	return gpu_vendor(text);
 }
 
 static int resolve_among(const struct vendor *only, const char *text, char name[DEVICE_NAME_BYTES],
