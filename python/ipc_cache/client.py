@@ -11,8 +11,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -103,12 +103,10 @@ class Connection:
             raise errors.Usage("this connection is closed")
         return pointer
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """The lock. Its holder may wait for this very thread (wait_for), in which a collection of garbage then does what
-        needs it."""
-        with nullcontext() if threading.current_thread() is self._worker else self.lock:
-            yield
+    def held(self) -> AbstractContextManager[object]:
+        """The lock; nothing in the thread that its holder waits for (wait_for): what garbage that is collected there needs
+        it for may be done."""
+        return nullcontext() if threading.current_thread() is self._worker else self.lock
 
     def wait_for(self, wait: float, name: str, *arguments: Any) -> None:
         """call(name, pointer, *arguments), which may wait that many seconds; with the lock held.

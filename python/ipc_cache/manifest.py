@@ -155,7 +155,7 @@ class Manifest:
                 return block
         return [self._text(begin, length) for begin, length in zip(begins, lengths)]
 
-    @property
+    @functools.cached_property
     def flags(self) -> list[int]:
         """The tensors' flags in the order of `names`, without making an entry for each."""
         return self.column(_FLAGS_AT).tolist()
@@ -163,12 +163,12 @@ class Manifest:
     def _long_column(self, at: int) -> list[int]:
         return [low | high << 32 for low, high in zip(self.column(at), self.column(at + 4))]
 
-    @property
+    @functools.cached_property
     def sizes(self) -> list[int]:
         """The tensors' bytes in the order of `names`."""
         return self._long_column(_NBYTES_AT)
 
-    @property
+    @functools.cached_property
     def offsets(self) -> list[int]:
         """Where in their segments they begin, in the same order."""
         return self._long_column(_OFFSET_AT)
