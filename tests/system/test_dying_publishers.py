@@ -58,6 +58,7 @@ def test_a_publisher_killed_after_a_step_leaves_nothing(broker, large, step):
         if claimed:
             wait_until(lambda: broker.stat()["loading"] == 1, "the claim")
             request = waiter.send(protocol.ATTACH, protocol.selector(name, wait_ms=protocol.FOREVER))
+            broker.serves()  # so it waits for this publisher: asked after the end, it would wait for the next one
     if claimed:
         failure = refused(waiter.wait_for, protocol.ATTACH, request)
         assert failure.code == NOT_FOUND
