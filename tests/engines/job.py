@@ -65,9 +65,17 @@ def worker_overwrite(worker, name):
     return True
 
 
-def worker_reload(worker):
-    """vLLM's own way to load again."""
-    worker.model_runner.reload_weights()
+def worker_reload(worker, own):
+    """vLLM's own way to load again, from its files or with weights of the caller's own; the text of a refusal, or None."""
+    from ipc_cache.vllm.refuse import Refused
+
+    parameters = dict(worker.model_runner.get_model().named_parameters())
+    given = [("model.norm.weight", parameters["model.norm.weight"].clone())] if own else None
+    try:
+        worker.model_runner.reload_weights(given)
+    except Refused as refusal:
+        return str(refusal)
+    return None
 
 
 def worker_state(worker):
@@ -171,8 +179,8 @@ class Engine:
     def overwrite(self, name):
         return self.llm.collective_rpc(worker_overwrite, args=(name,))
 
-    def reload(self):
-        self.llm.collective_rpc(worker_reload)
+    def reload(self, own=False):
+        return self.llm.collective_rpc(worker_reload, args=(own,))
 
     def memory(self):
         """Bytes of this process, as the kernel counts them, and those of shared segments."""

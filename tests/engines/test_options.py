@@ -97,10 +97,44 @@ def test_a_write_to_shared_weights_ends_the_engine_and_is_named(start, published
     assert "model.norm.weight" in engine.text()
 
 
-def test_reloading_in_place_is_refused(start, published):
+@pytest.mark.parametrize("own", [False, True])
+def test_reloading_in_place_is_refused(start, published, own):
     with start(published("llama"), dtype="bfloat16") as engine:
-        with pytest.raises(harness.EngineFailed, match="cannot be reloaded in place while they are shared; restart"):
-            engine.reload()
+        said = engine.generate(prompts=models.prompts(2))
+        assert "cannot be reloaded in place while they are shared; restart" in engine.reload(own=own)[0]
+        assert engine.generate(prompts=models.prompts(2)) == said
+
+
+@pytest.mark.parametrize("skip", ["0", "1"])
+def test_a_reload_is_refused_before_a_tensor_has_changed(monkeypatch, skip):
+    """The model's own tensors too, which a reload would take first."""
+    import torch
+    from vllm.model_executor.model_loader import utils
+    from vllm.model_executor.model_loader.reload import layerwise
+
+    from ipc_cache.vllm import refuse, reload
+
+    monkeypatch.setenv(reload.SKIP, skip)
+    model = torch.nn.Linear(2, 2)
+    before = dict(model.named_parameters())
+    ordinary = utils.record_metadata_for_reloading
+    with reload.denied():
+        utils.record_metadata_for_reloading(model)
+    assert utils.record_metadata_for_reloading is ordinary
+    assert bool(layerwise.get_layerwise_info(model).restore_metadata[0]) == (skip == "0")
+    for _ in range(2):
+        with pytest.raises(refuse.Refused, match="cannot be reloaded in place"):
+            layerwise.initialize_layerwise_reload(model)
+        assert all(now is before[name] for name, now in model.named_parameters())
+
+
+def test_private_weights_can_be_reloaded(start, published):
+    with start(published("llama"), extra={"private": True}, dtype="bfloat16") as engine:
+        said = engine.generate(prompts=models.prompts(2))
+        assert engine.overwrite(name="model.norm.weight") == [True]
+        assert engine.generate(prompts=models.prompts(2)) != said
+        assert engine.reload() == [None]
+        assert engine.generate(prompts=models.prompts(2)) == said
 
 
 def test_one_line_and_counters(answers):

@@ -13,7 +13,7 @@ import torch
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
 import ipc_cache
-from ipc_cache.vllm import accounting, attach, key, lock, lookup, platform, publish, refuse, sources, startup
+from ipc_cache.vllm import accounting, attach, key, lock, lookup, platform, publish, refuse, reload, sources, startup
 from ipc_cache.vllm.options import Options
 from ipc_cache.vllm.report import Report, done, failed, supervised
 
@@ -63,10 +63,7 @@ class IpcBrokerLoader(BaseModelLoader):
 
     def _only_private(self) -> None:
         if not self.options.private:
-            raise refuse.Refused(
-                "ipc_cache: weights cannot be reloaded in place while they are shared; restart the engine, which "
-                "attaches, or start it with --model-loader-extra-config '{\"private\": true}'"
-            )
+            reload.deny()
 
     def _load(self, vllm_config, model_config, prefix: str, report: Report) -> torch.nn.Module:
         refuse.check_config(vllm_config, self.options.private)

@@ -49,21 +49,22 @@ _WORKER_MODULES = {
 logger = logging.getLogger("vllm.ipc_cache")
 
 
-def _on(variable: str) -> bool:
+def on(variable: str) -> bool:
+    """Is this switch, on by default, not turned off?"""
     return os.environ.get(variable, "1") != "0"
 
 
 def freeze() -> None:
     """Objects that exist now are not looked at by the garbage collector any more; costs nothing itself. In a process that
     forks, their pages stay shared with the child."""
-    if _on(FREEZE):
+    if on(FREEZE):
         gc.freeze()
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """No garbage collection while many objects are made that all stay."""
-    pause = _on(FREEZE) and gc.isenabled()
+    pause = on(FREEZE) and gc.isenabled()
     if pause:
         gc.disable()
     try:
@@ -76,7 +77,7 @@ def collector_paused() -> Iterator[None]:
 def prefetch() -> threading.Thread | None:
     """Starts the thread. A fork waits until it has ended, but not for ever: on a hanging file system the child is started
     without what it finds out, and does it itself."""
-    if not _on(PREFETCH):
+    if not on(PREFETCH):
         return None
     thread = threading.Thread(target=_quietly, args=(_inherited(),), name="ipc-cache-prefetch", daemon=True)
     thread.start()
@@ -119,7 +120,7 @@ def preload() -> list[str]:
             else:
                 imported.append(name)
         _quietly([_compiler])
-    if _on(PREFETCH):
+    if on(PREFETCH):
         _quietly(_inherited())
     freeze()
     return imported

@@ -61,6 +61,7 @@ def big_switches(t, folder, memory, _):
     for name, environment, more in (
         ("garbage collector as it is", {"IPC_CACHE_GC_FREEZE": "0"}, {}),
         ("Triton hashes when it needs to", {"IPC_CACHE_PREFETCH": "0"}, {}),
+        ("vLLM notes what a reload would need", {"IPC_CACHE_SKIP_RELOAD": "0"}, {}),
         ("VLLM_ENABLE_STARTUP_PLAN=1, recording", {"VLLM_ENABLE_STARTUP_PLAN": "1"}, {}),
         ("VLLM_ENABLE_STARTUP_PLAN=1, applied", {"VLLM_ENABLE_STARTUP_PLAN": "1"}, {}),
         ("engine in the caller's process, profiled", {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}, {}),
