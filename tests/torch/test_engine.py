@@ -2,6 +2,7 @@
 
 import functools
 import json
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -394,11 +395,22 @@ def test_the_check_looks_everywhere():
     model.bound = owner.method
     model.partial = functools.partial(print, lost(), key=lost())
     model.weight.helper = lost()
+    dictionary = type("Dictionary", (dict,), {})(p=lost())
+    model.proxy = weakref.proxy(dictionary)
+    hooked = Owner()
+    hooked.other = lost()
+    model.register_forward_hook(hooked.method)
+    model.hooked = hooked
     model.self = model
+    chain = model.chain = SimpleNamespace()
+    for _ in range(2000):
+        chain.on = chain = SimpleNamespace()
+    chain.end = lost()
     found = engine.find_meta(model, [("cache", {"r": lost()})])
     assert sorted(found) == sorted([
         "extra.a.weight", "plain", "nested['list'][0][1]", "object.inner.tensor", "slots.inner", "bound.__self__.tensor",
         "partial.args[0]", "partial.keywords['key']", "weight.helper", "cache['r']",
+        "proxy['p']", "hooked.other", "chain" + ".on" * 2000 + ".end",
     ])  # fmt: skip
     assert engine.find_meta(nn.Linear(1, 1)) == []
 

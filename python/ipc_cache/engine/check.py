@@ -12,16 +12,33 @@ import torch
 from torch import nn
 
 from .. import errors
-from .structure import INTERNAL, join
+from .structure import INTERNAL
 
 # Code, and what leads out of the model.
 _OPAQUE = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.dtype, torch.device)
-# What most attributes are: not worth a step. A module has two dozen containers, nearly all of them empty.
+# What most attributes are: not worth a step.
 _SCALARS = frozenset(
     {type(None), bool, int, float, complex, str, bytes, FunctionType, BuiltinFunctionType, torch.dtype}
 )
-_CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset})
-_HOOKS = sorted(INTERNAL - {"training", "_parameters", "_buffers", "_modules"})  # and what else torch keeps in a module
+_DICTS = frozenset({dict, OrderedDict})
+_CONTAINERS = _DICTS | {list, tuple, set, frozenset}
+# Where a module has what is registered with it, which is found under its own name.
+_REGISTERED = frozenset({"_parameters", "_buffers", "_modules"})
+
+
+# How something was reached: the step before, the form of the name behind it, the name, the value. A path is put together
+# only when it is asked for: there are thousands of steps, and hardly ever a path to tell.
+_Step = tuple[Any, str, Any, Any]
+
+
+def _path(step: _Step) -> str:
+    parts = []
+    before: _Step | None = step
+    while before is not None:  # as many as somebody's chain of objects is long
+        before, form, name, _ = before
+        parts.append(form.format(name))
+    path = "".join(reversed(parts))
+    return path if parts[-1] else path.removeprefix(".")  # the module itself has no name
 
 
 def _worth(entry: Any) -> bool:
@@ -29,48 +46,39 @@ def _worth(entry: Any) -> bool:
     return kind not in _SCALARS and (kind not in _CONTAINERS or bool(entry)) and not isinstance(entry, _OPAQUE)
 
 
-def _attributes(path: str, value: Any) -> list[tuple[str, Any]]:
-    """By name: those in __dict__ and in slots."""
-    found = [(join(path, n), entry) for n, entry in list(getattr(value, "__dict__", {}).items()) if _worth(entry)]
+def _attributes(step: _Step, value: Any) -> list[_Step]:
+    """In __dict__ and in slots. A module has two dozen of torch's there, nearly all of them empty containers."""
+    skipped = _REGISTERED if isinstance(value, nn.Module) else ()
+    found: list[_Step] = [
+        (step, ".{}", name, entry)
+        for name, entry in list(getattr(value, "__dict__", {}).items())
+        if type(entry) not in _SCALARS and name not in skipped and (name not in INTERNAL or entry) and _worth(entry)
+    ]
+    found.sort(key=lambda made: made[2] in INTERNAL)  # what is found by hooks, too, has better names
     for name in () if isinstance(value, torch.Tensor) else getattr(type(value), "__slots__", ()):
         if isinstance(name, str) and hasattr(value, name) and _worth(getattr(value, name)):
-            found.append((join(path, name), getattr(value, name)))
+            found.append((step, ".{}", name, getattr(value, name)))
     return found
 
 
-def _of_module(path: str, module: nn.Module) -> list[tuple[str, Any]]:
-    """What _attributes() would give, and what is registered under its own name. Most steps are taken here: the two dozen
-    attributes that torch gives every module are scalars, or containers that are nearly always empty."""
-    begin = f"{path}." if path else ""
-    found = [
-        (begin + name, entry)
-        for registered in (module._parameters, module._buffers, module._modules)
-        if registered
-        for name, entry in registered.items()
-        if entry is not None
-    ]
-    attributes = module.__dict__
-    names = [name for name in attributes if name not in INTERNAL]
-    if any(map(attributes.get, _HOOKS)):
-        names += _HOOKS
-    found += [(begin + name, attributes[name]) for name in names if _worth(attributes.get(name))]
-    return found
-
-
-def _children(path: str, value: Any) -> list[tuple[str, Any]]:
-    """What is worth a step from here, by path."""
+def _children(step: _Step) -> list[_Step]:
+    """What is worth a step from here."""
+    value = step[3]
     kind = type(value)
     if isinstance(value, nn.Module):
-        return _of_module(path, value)
-    found = [] if kind in _CONTAINERS else _attributes(path, value)
-    if isinstance(value, Mapping):
-        found += [(f"{path}[{key!r}]", entry) for key, entry in list(value.items()) if _worth(entry)]
+        tables = (value._parameters, value._buffers, value._modules)
+        registered = [item for table in tables if table for item in table.items() if item[1] is not None]
+        return [(step, ".{}", name, entry) for name, entry in registered] + _attributes(step, value)
+    found = [] if kind in _CONTAINERS else _attributes(step, value)
+    # Mapping asks all of its subclasses about a class that it sees for the first time; a proxy's class is another's.
+    if kind in _DICTS or (hasattr(value.__class__, "items") and isinstance(value, Mapping)):
+        found += [(step, "[{!r}]", key, entry) for key, entry in list(value.items()) if _worth(entry)]
     elif isinstance(value, (list, tuple, set, frozenset)):
-        found += [(f"{path}[{i}]", entry) for i, entry in enumerate(list(value)) if _worth(entry)]
+        found += [(step, "[{}]", i, entry) for i, entry in enumerate(list(value)) if _worth(entry)]
     elif isinstance(value, MethodType):
-        found.append((f"{path}.__self__", value.__self__))
+        found.append((step, ".{}", "__self__", value.__self__))
     elif isinstance(value, partial):
-        found += [(f"{path}.args", value.args), (f"{path}.keywords", value.keywords)]
+        found += [(step, ".{}", "args", value.args), (step, ".{}", "keywords", value.keywords)]
     return found
 
 
@@ -79,19 +87,21 @@ def find_meta(module: nn.Module, extra: Iterable[tuple[str, Any]] = ()) -> list[
     bound methods and partial functions. extra: further roots, by name (caches outside of the module)."""
     found: list[str] = []
     seen: dict[int, Any] = {}  # keeps what it has seen alive: an id is unique only as long
-    pending = [("", module), *(root for root in extra if _worth(root[1]))][::-1]
+    roots = [("", module), *(root for root in extra if _worth(root[1]))]
+    pending: list[_Step] = [(None, "{}", name, value) for name, value in reversed(roots)]
     with torch._C.DisableTorchFunctionSubclass():  # engines' parameters look at every access to an attribute of theirs
         while pending:
-            path, value = pending.pop()
+            step = pending.pop()
+            value = step[3]
             if id(value) in seen:
                 continue
             seen[id(value)] = value
             if isinstance(value, torch.Tensor):
                 if value.is_meta:
-                    found.append(path)
+                    found.append(_path(step))
                 if not value.__dict__:
                     continue
-            pending += _children(path, value)[::-1]
+            pending += reversed(_children(step))
     return found
 
 
