@@ -105,7 +105,7 @@ def _promised(wanted):
     @contextmanager
     def promise(model):
         with steps(model):
-            for layer in rebuild._layers(model):
+            for _, layer in rebuild.layers(model):
                 if rebuild.judges(layer) and wanted in rebuild.names(layer)[0]:
                     del layer.quant_method.process_weights_after_loading
             yield
@@ -137,8 +137,9 @@ def _without_stamp():
 
     def other(model):
         stamp(model)
-        for layer in filter(rebuild.judges, rebuild._layers(model)):
-            layer.ipc_cache_kernel += "Other"
+        for _, layer in rebuild.layers(model):
+            if rebuild.judges(layer):
+                layer.ipc_cache_kernel += "Other"
 
     rebuild.stamp = other
 

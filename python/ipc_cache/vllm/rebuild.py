@@ -15,6 +15,8 @@ from enum import Enum
 
 import torch
 
+from ipc_cache.engine.structure import modules
+
 # Releases whose sources were read, and of which every step below holds.
 READ = ("0.30.0", "0.31.0", "0.32.0")
 
@@ -137,7 +139,7 @@ def release() -> str:
 
 def stamp(model: torch.nn.Module) -> None:
     """On a post-processed model that is about to be exported: what each layer was laid out for."""
-    for layer in _layers(model):
+    for _, layer in layers(model):
         layout = _layout(layer)
         if layout is not None:
             setattr(layer, _STAMP, layout)
@@ -146,21 +148,22 @@ def stamp(model: torch.nn.Module) -> None:
 def mismatch(model: torch.nn.Module) -> str | None:
     """On a bound and post-processed model: the first layer that vLLM would run here with something else than it was laid
     out for. What is taken depends on installed packages, too, which no key can know, and may have the same shapes."""
-    for layer in _layers(model):
+    for _, layer in layers(model):
         there, here = getattr(layer, _STAMP, None), _layout(layer)
         if there != here:
             return f"{getattr(layer, 'prefix', type(layer).__name__)}: published for {there}, and here it is {here}"
     return None
 
 
-def _layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    return (module for module in model.modules() if getattr(module, "quant_method", None) is not None)
+def layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Those with a quantisation method, by path; one that is registered twice is there twice."""
+    return ((path, part) for path, part in modules(model) if getattr(part, "quant_method", None) is not None)
 
 
 @contextmanager
 def steps(model: torch.nn.Module) -> Iterator[None]:
     """Inside it vLLM's post-processing does our steps in the place of the methods' own."""
-    changed = {id(layer.quant_method): layer.quant_method for layer in _layers(model) if judges(layer)}
+    changed = {id(layer.quant_method): layer.quant_method for _, layer in layers(model) if judges(layer)}
     try:
         for method in changed.values():
             method.supports_pre_processed_weights = True

@@ -80,10 +80,9 @@ def has_rebuild_hook() -> bool:
 
 def check_methods(model: torch.nn.Module) -> None:
     """Raises Refused for a layer whose quantisation method cannot be rebuilt around final weights."""
-    for name, module in model.named_modules():
-        method = getattr(module, "quant_method", None)
-        if method is not None and not _rebuilds(module):
-            what = " with ".join(part for part in rebuild.names(module) if part)
+    for name, layer in rebuild.layers(model):
+        if not _rebuilds(layer):
+            what = " with ".join(part for part in rebuild.names(layer) if part)
             raise Refused(
                 f"ipc_cache: layer {name or '<root>'}: {what} cannot be rebuilt around shared weights "
                 f"{_where()}; use --load-format auto for this model"
