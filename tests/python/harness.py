@@ -122,8 +122,11 @@ def start_python(code, directory, **environment):
 
 def run_python(code, directory, status=0, **environment):
     """What it printed on standard output and on standard error."""
-    process = start_python(code, directory, **environment)
-    out, err = process.communicate(timeout=PATIENCE)
+    with start_python(code, directory, **environment) as process:
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
     assert process.returncode == status, (process.returncode, out, err)
     return out, err
 
