@@ -25,7 +25,6 @@ _CONTAINERS = _DICTS | {list, tuple, set, frozenset}
 # Where a module has what is registered with it, which is found under its own name.
 _REGISTERED = frozenset({"_parameters", "_buffers", "_modules"})
 
-
 # How something was reached: the step before, the form of the name behind it, the name, the value. A path is put together
 # only when it is asked for: there are thousands of steps, and hardly ever a path to tell.
 _Step = tuple[Any, str, Any, Any]
@@ -47,14 +46,14 @@ def _worth(entry: Any) -> bool:
 
 
 def _attributes(step: _Step, value: Any) -> list[_Step]:
-    """In __dict__ and in slots. A module has two dozen of torch's there, nearly all of them empty containers."""
+    """In __dict__ and in slots; hooks and what else torch keeps there last, since names that lead through them say less."""
     skipped = _REGISTERED if isinstance(value, nn.Module) else ()
     found: list[_Step] = [
         (step, ".{}", name, entry)
         for name, entry in list(getattr(value, "__dict__", {}).items())
-        if type(entry) not in _SCALARS and name not in skipped and (name not in INTERNAL or entry) and _worth(entry)
+        if name not in skipped and _worth(entry)
     ]
-    found.sort(key=lambda made: made[2] in INTERNAL)  # what is found by hooks, too, has better names
+    found.sort(key=lambda made: made[2] in INTERNAL)
     for name in () if isinstance(value, torch.Tensor) else getattr(type(value), "__slots__", ()):
         if isinstance(name, str) and hasattr(value, name) and _worth(getattr(value, name)):
             found.append((step, ".{}", name, getattr(value, name)))
