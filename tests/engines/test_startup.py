@@ -40,8 +40,12 @@ def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, wait
     import vllm.config
     import vllm.model_executor.model_loader
 
-    config = SimpleNamespace(load_config=SimpleNamespace(load_format=load_format))
-    seen = []
+    config = SimpleNamespace(
+        load_config=SimpleNamespace(load_format=load_format, device="cuda:0"),
+        model_config=SimpleNamespace(dtype="bfloat16"),
+    )
+    seen, loading = [], []
+    monkeypatch.setattr(startup, "load_kernels", lambda *where: loading.append((str(where[0]), where[1])))
     monkeypatch.setattr(vllm.config, "get_current_vllm_config", lambda: config)
     monkeypatch.setattr(
         vllm.model_executor.model_loader,
@@ -55,7 +59,31 @@ def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, wait
     measured = snapshot()
     measured.measure = lambda: setattr(measured, "free_memory", 2)
     assert request(measured, "cache", 1) == (free, "cache", (1,))
-    assert seen == ([config] if load_format == "ipc_broker" else [])
+    attaches = load_format == "ipc_broker"
+    assert seen == ([config] if attaches else [])
+    assert loading == ([("cuda:0", "bfloat16")] if attaches else [])
+
+
+@pytest.mark.parametrize("device, value, begun", (("cuda:0", "1", True), ("cuda:0", "0", False), ("cpu", "1", False)))
+def test_kernels_are_loaded_beside_and_waited_for(monkeypatch, device, value, begun):
+    """On a GPU, while the worker goes on; whatever goes wrong there the constructor will meet, too."""
+    import torch
+
+    free, called = threading.Event(), []
+
+    def rotary(*where):
+        called.append(where)
+        free.wait(30)
+        called.append(threading.current_thread() is threading.main_thread())
+        raise RuntimeError("no such device")
+
+    monkeypatch.setenv(startup.PREFETCH, value)
+    monkeypatch.setattr(startup, "_rotary", rotary)
+    startup.load_kernels(torch.device(device), torch.bfloat16)
+    free.set()
+    startup.kernels_loaded()
+    assert called == ([(torch.device(device), torch.bfloat16), False] if begun else [])
+    assert startup._kernels is None
 
 
 def test_after_waiting_memory_settles_first():
@@ -156,5 +184,24 @@ def test_what_is_preloaded_is_there_before_a_fork(monkeypatch, tmp_path, caplog)
         assert "asks_the_gpu is not preloaded: it wants the device when it is imported" in caplog.text
         assert torch.cuda._lazy_init is before
         return imported == list(cpu) and set(cpu) <= set(sys.modules) and gc.get_freeze_count() > 0
+
+    assert fork(child)
+
+
+def test_the_compilers_rules_survive_the_process_group(tmp_path):
+    """torch forgets them there, and finds them out again when a model is built; what was kept is what it would find."""
+    import torch.distributed
+
+    def child():
+        from torch._dynamo import trace_rules
+
+        fresh = trace_rules.get_torch_obj_rule_map.__wrapped__
+        startup.preload()
+        kept = trace_rules.get_torch_obj_rule_map()
+        torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        assert trace_rules.get_torch_obj_rule_map() is kept
+        found = fresh()
+        assert found is not kept and len(found) > 1000
+        return found == kept
 
     assert fork(child)

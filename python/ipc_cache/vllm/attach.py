@@ -29,6 +29,7 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
     target = platform.target_device(vllm_config)
     _check_device(weights, target)
     with startup.collector_paused(), _default_dtype(model_config.dtype):
+        startup.kernels_loaded()
         reloads = nullcontext() if weights.private else reload.denied()
         with report.phase("skeleton"), reloads, engine.skeleton(target):
             model = _initialize(vllm_config, model_config, prefix)

@@ -3,12 +3,13 @@
 Their worker measures the device once before it loads, checks that its share of it is free, and later takes everything that
 has gone since from that share. Weights that the broker holds are gone already when it measures, and would be taken for
 somebody else's. So that one measurement is corrected, and nothing else: what this engine will bind counts as free in it.
+After it the driver may be kept busy for the load, while vLLM goes on.
 """
 
 import functools
 import sys
 
-from ipc_cache.vllm import platform
+from ipc_cache.vllm import platform, startup
 
 _MARK = "__ipc_cache__"
 
@@ -32,13 +33,19 @@ def install(formats: tuple[str, ...]) -> None:
 
 
 def _corrected(original, formats: tuple[str, ...]):
+    from vllm.config import get_current_vllm_config
+
     @functools.wraps(original)
     def request_memory(init_snapshot, cache_config, *more, **options):
-        outside, changed = _outside(formats)
+        config = get_current_vllm_config()
+        outside, changed = _outside(config, formats)
         if changed:
             init_snapshot.measure()
         correct(init_snapshot, outside)
-        return original(init_snapshot, cache_config, *more, **options)
+        requested = original(init_snapshot, cache_config, *more, **options)
+        if outside:
+            startup.load_kernels(platform.target_device(config), config.model_config.dtype)
+        return requested
 
     setattr(request_memory, _MARK, True)
     return request_memory
@@ -51,13 +58,11 @@ def correct(snapshot, outside: int) -> None:
             setattr(snapshot, name, getattr(snapshot, name) + sign * outside)
 
 
-def _outside(formats: tuple[str, ...]) -> tuple[int, bool]:
+def _outside(config, formats: tuple[str, ...]) -> tuple[int, bool]:
     """What our loader says; and whether the device may have changed while it was asked: it may have waited for a publisher,
     or evicted models, and what was measured before holds no more."""
-    from vllm.config import get_current_vllm_config
     from vllm.model_executor.model_loader import get_model_loader
 
-    config = get_current_vllm_config()
     if config.load_config.load_format not in formats:
         return 0, False
     loader = get_model_loader(config.load_config)

@@ -5,7 +5,8 @@ start of seven seconds, four. What exists when our loader is registered, or made
 taken out of those rounds; and a model is built without a round in between.
 
 IPC_CACHE_PREFETCH=0: in every process Triton hashes all of its own files before its first kernel, and our library is opened
-and looked through. A thread does so while vLLM reads its configuration; an engine core that is forked has it all then.
+and looked through. A thread does so while vLLM reads its configuration; an engine core that is forked has it all then. In
+a worker on a GPU another thread has the driver load kernels that a model's constructor calls, while vLLM makes its runner.
 
 preload(), for a program that starts engines again and again: what an engine core imports after its fork is imported before.
 """
@@ -18,6 +19,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
 
 FREEZE = "IPC_CACHE_GC_FREEZE"
 PREFETCH = "IPC_CACHE_PREFETCH"
@@ -85,6 +89,34 @@ def prefetch() -> threading.Thread | None:
     return thread
 
 
+_kernels: threading.Thread | None = None
+
+
+def load_kernels(device: torch.device, dtype: torch.dtype) -> None:
+    """Has a thread compute what every rotary embedding does when it is made: the driver loads a kernel when it is called
+    first, 60 to 100 ms for these, and torch holds no Python lock meanwhile. Call it when the device has been measured: what
+    it takes, the model's constructor would take. kernels_loaded() waits for it."""
+    global _kernels
+    if on(PREFETCH) and device.type == "cuda":
+        _kernels = threading.Thread(target=_quietly, args=([lambda: _rotary(device, dtype)],), daemon=True)
+        _kernels.start()
+
+
+def kernels_loaded() -> None:
+    """Whoever builds a model has nobody beside him on the device."""
+    global _kernels
+    if _kernels is not None:
+        _kernels.join()
+        _kernels = None
+
+
+def _rotary(device: torch.device, dtype: torch.dtype) -> None:
+    with torch.cuda.device(device):  # it is each thread's own
+        places = torch.arange(2, dtype=torch.float, device=device)
+        angles = torch.einsum("i,j -> ij", places, 1.0 / (10000.0 ** (places / 2)))
+        torch.cat((angles.cos(), angles.sin()), dim=-1).to(dtype)
+
+
 def _inherited() -> list[Callable[[], object]]:
     """Functions that remember their result, which a forked child has then."""
     from vllm.platforms import current_platform
@@ -119,9 +151,8 @@ def preload() -> list[str]:
                 logger.debug("ipc_cache: %s is not preloaded: %s", name, error)
             else:
                 imported.append(name)
-        _quietly([_compiler])
     if on(PREFETCH):
-        _quietly(_inherited())
+        _quietly([_compiler, *_inherited()])
     freeze()
     return imported
 
@@ -131,16 +162,29 @@ def _compiler() -> None:
     to it, and which back ends there are."""
     rules, registry = (sys.modules.get(f"torch._dynamo.{name}") for name in ("trace_rules", "backends.registry"))
     if rules is not None:
-        rules.get_torch_obj_rule_map()
+        _keep_rules(rules)
     if registry is not None:
         registry.list_backends(exclude_tags=())
+
+
+def _keep_rules(rules: Any) -> None:
+    """init_process_group() has torch forget the rules, since they are asked for while torch is still being imported, and
+    are others then. Here all of it is there: so they are forgotten now, and what is found then is kept."""
+    importlib.import_module("torch.distributed.distributed_c10d")
+    rules.clear_lru_cache()
+    found = rules.get_torch_obj_rule_map()
+
+    def get_torch_obj_rule_map() -> Any:
+        return found
+
+    get_torch_obj_rule_map.cache_clear = lambda: None  # type: ignore[attr-defined]
+    rules.get_torch_obj_rule_map = get_torch_obj_rule_map
 
 
 @contextmanager
 def _no_device() -> Iterator[None]:
     """What would initialise CUDA through torch fails instead: no child of a process that has could use the device. There
     are modules that ask the GPU for its name when they are imported."""
-    import torch
 
     def fail(*_: object) -> None:
         raise RuntimeError("it wants the device when it is imported")

@@ -4,7 +4,7 @@ import statistics
 
 import lives
 from starts import load_bars
-from trial import MIB, PROMPTS, mib, phases
+from trial import MIB, PROMPTS, measured, mib, phases, spread
 
 
 def big_published(t, folder, memory):
@@ -56,26 +56,34 @@ def big_restarts(t, folder, memory, _):
         f"median {later:.2f} s of {', '.join(f'{s:.2f}' for s in starts[1:])}; the first {starts[0]:.2f} s", "2.2 s")
 
 
+SWITCHES = {
+    "nothing turned off": {}, "garbage collector as it is": {"IPC_CACHE_GC_FREEZE": "0"},
+    "nothing found out beside": {"IPC_CACHE_PREFETCH": "0"}, "what a reload would need is noted": {"IPC_CACHE_SKIP_RELOAD": "0"},
+    "VLLM_ENABLE_STARTUP_PLAN=1, the first records": {"VLLM_ENABLE_STARTUP_PLAN": "1"}}
+
+
 def big_switches(t, folder, memory, _):
-    """The same with one thing changed."""
-    for name, environment, more in (
-        ("garbage collector as it is", {"IPC_CACHE_GC_FREEZE": "0"}, {}),
-        ("Triton hashes when it needs to", {"IPC_CACHE_PREFETCH": "0"}, {}),
-        ("vLLM notes what a reload would need", {"IPC_CACHE_SKIP_RELOAD": "0"}, {}),
-        ("VLLM_ENABLE_STARTUP_PLAN=1, recording", {"VLLM_ENABLE_STARTUP_PLAN": "1"}, {}),
-        ("VLLM_ENABLE_STARTUP_PLAN=1, applied", {"VLLM_ENABLE_STARTUP_PLAN": "1"}, {}),
-        ("engine in the caller's process, profiled", {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}, {}),
-    ):
-        trace = str(t.options.folder.resolve() / "start-profile.txt") if "profiled" in name else None
-        job = t.host.fork("big-switch", "job.serve", {"VLLM_PLUGINS": "ipc_cache", **environment}, trace=trace,
-                        options={"model": str(folder), **t.broker_options(), **memory, **more})
-        with job as engine:
-            said = engine.result()
-            t.bar(f"big, attached: {name}", None, f"engine start {said['start_s']:.2f} s, {said['blocks']} blocks; model loading "
-                f"{engine.said(r'Model loading took .* and ([0-9.]+) seconds')} s, "
-                f"init {engine.said(r'init engine .* took ([0-9.]+)')} s")
-            engine.kill()
-        t.card.settled()
+    """What the plugin takes away from a start, each part turned off in turn, in interleaved rounds; and one start's profile."""
+    found = {name: [] for name in SWITCHES}
+    options = {"model": str(folder), **t.broker_options(), **memory}
+    for _ in range(t.options.rounds):
+        for name, environment in SWITCHES.items():
+            with t.host.fork("big-switch", "job.serve", {"VLLM_PLUGINS": "ipc_cache", **environment}, options=options) as engine:
+                said = measured(engine)
+                found[name].append({**said, "load_s": sum(engine.call("state")[0]["loads"][0]["phases"].values()) / 1e3})
+                engine.kill()
+            t.card.settled()
+    for name, starts in found.items():
+        t.bar(f"big, attached: {name}, {len(starts)} starts, minimum / median / maximum", None, "; ".join(
+            f"{what} {spread([said[key] for said in starts])} s"
+            for key, what in (("start_s", "engine start"), ("load_s", "load_model"), ("init_s", "init engine"))))
+    t.figures["big_switches"] = found
+    trace = str(t.options.folder.resolve() / "start-profile.txt")
+    with t.host.fork("big-profiled", "job.serve", {"VLLM_PLUGINS": "ipc_cache", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}, trace=trace,
+                     options=options) as engine:
+        t.bar("big, attached: engine in the caller's process, profiled", None, f"{engine.result()['start_s']:.2f} s; {trace}")
+        engine.kill()
+    t.card.settled()
 
 
 def big_two(t, folder, memory, size):

@@ -48,6 +48,8 @@ def tell(t, mode, found):
             rows(t, f"big, {mode}: {WAYS[way]}", found[way])
     if found.get("attached"):
         load_bars(t, f"big, {mode}", [said["load"]["phases"] for said in found["attached"]], "")
+        t.bar(f"big, {mode}: a plain Python loop in each of these workers afterwards", None,
+              f"{[round(said['loop_ms'], 2) for said in found['attached']]} ms")
         middle = statistics.median(said["start_s"] for said in found["attached"])
         t.bar(f"big, {mode}: engine start, attached", middle <= 2.2 if mode == "eager" else None, f"median {middle:.2f} s",
               "2.2 s" if mode == "eager" else "")
@@ -64,7 +66,8 @@ def start(t, folder, mode, way, number, more):
     with t.attached(name, folder, **more) if way == "attached" else t.ordinary(name, folder, **more) as engine:
         said = measured(engine)
         if way == "attached":
-            said["load"] = engine.call("state")[0]["loads"][0]
+            state = engine.call("state")[0]
+            said["load"], said["loop_ms"] = state["loads"][0], state["loop_ms"]
         said["steps"] = steps(engine.text(), said)
         told = f"{name}: {said['start_s']:.2f} s; {'; '.join(compiled(engine))}"
         engine.kill()
