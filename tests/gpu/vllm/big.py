@@ -70,13 +70,13 @@ def big_switches(t, folder, memory, _):
         for name, environment in SWITCHES.items():
             with t.host.fork("big-switch", "job.serve", {"VLLM_PLUGINS": "ipc_cache", **environment}, options=options) as engine:
                 said = measured(engine)
-                found[name].append({**said, "load_s": sum(engine.call("state")[0]["loads"][0]["phases"].values()) / 1e3})
+                found[name].append({**said, "load_ms": sum(engine.call("state")[0]["loads"][0]["phases"].values())})
                 engine.kill()
             t.card.settled()
     for name, starts in found.items():
         t.bar(f"big, attached: {name}, {len(starts)} starts, minimum / median / maximum", None, "; ".join(
-            f"{what} {spread([said[key] for said in starts])} s"
-            for key, what in (("start_s", "engine start"), ("load_s", "load_model"), ("init_s", "init engine"))))
+            f"{what} {spread([said[key] for said in starts])} {key.rpartition('_')[2]}"
+            for key, what in (("start_s", "engine start"), ("load_ms", "load_model"), ("init_s", "init engine"))))
     t.figures["big_switches"] = found
     trace = str(t.options.folder.resolve() / "start-profile.txt")
     with t.host.fork("big-profiled", "job.serve", {"VLLM_PLUGINS": "ipc_cache", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}, trace=trace,

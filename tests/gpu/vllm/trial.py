@@ -32,7 +32,7 @@ def phases(load):
 
 
 def spread(values):
-    """Minimum, median and maximum of seconds."""
+    """Minimum, median and maximum of those that are known."""
     known = sorted(value for value in values if value is not None)
     return f"{known[0]:.2f} / {statistics.median(known):.2f} / {known[-1]:.2f}" if known else "not told"
 
