@@ -5,11 +5,16 @@ import logging
 import os
 import sys
 import threading
+import time
+import traceback
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from ipc_cache.vllm import accounting, baseline, startup
+from ipc_cache.vllm import accounting, attach, baseline, startup
+from ipc_cache.vllm.report import Report
 
 
 def snapshot():
@@ -34,15 +39,19 @@ def test_an_older_snapshot_without_all_of_it():
     assert measured.free_memory == 55
 
 
-@pytest.mark.parametrize("load_format, wait, free", (("ipc_broker", 0, 55), ("ipc_broker", 5, 27), ("auto", 0, 30)))
-def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, wait, free):
-    """After waiting the device is measured again: 2 are free then, and 25 are what was waited for."""
+@pytest.mark.parametrize(
+    "load_format, rope, wait, free",
+    (("ipc_broker", {"rope_theta": 1}, 0, 55), ("ipc_broker", None, 5, 27), ("auto", {"rope_theta": 1}, 0, 30)),
+)
+def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, rope, wait, free):
+    """After waiting the device is measured again: 2 are free then, and 25 are what was waited for. Then the driver may load
+    kernels of a model that is attached and has a rotary embedding."""
     import vllm.config
     import vllm.model_executor.model_loader
 
     config = SimpleNamespace(
         load_config=SimpleNamespace(load_format=load_format, device="cuda:0"),
-        model_config=SimpleNamespace(dtype="bfloat16"),
+        model_config=SimpleNamespace(dtype="bfloat16", hf_text_config=SimpleNamespace(rope_parameters=rope)),
     )
     seen, loading = [], []
     monkeypatch.setattr(startup, "load_kernels", lambda *where: loading.append((str(where[0]), where[1])))
@@ -61,15 +70,13 @@ def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, wait
     assert request(measured, "cache", 1) == (free, "cache", (1,))
     attaches = load_format == "ipc_broker"
     assert seen == ([config] if attaches else [])
-    assert loading == ([("cuda:0", "bfloat16")] if attaches else [])
+    assert loading == ([("cuda:0", "bfloat16")] if attaches and rope else [])
 
 
-@pytest.mark.parametrize("device, value, begun", (("cuda:0", "1", True), ("cuda:0", "0", False), ("cpu", "1", False)))
+@pytest.mark.parametrize("device, value, begun", (("cuda:1", "1", True), ("cuda:1", "0", False), ("cpu", "1", False)))
 def test_kernels_are_loaded_beside_and_waited_for(monkeypatch, device, value, begun):
     """On a GPU, while the worker goes on; whatever goes wrong there the constructor will meet, too."""
-    import torch
-
-    free, called = threading.Event(), []
+    free, called, entered = threading.Event(), [], []
 
     def rotary(*where):
         called.append(where)
@@ -78,12 +85,67 @@ def test_kernels_are_loaded_beside_and_waited_for(monkeypatch, device, value, be
         raise RuntimeError("no such device")
 
     monkeypatch.setenv(startup.PREFETCH, value)
-    monkeypatch.setattr(startup, "_rotary", rotary)
+    monkeypatch.setattr(startup, "rotary", rotary)
+    monkeypatch.setattr(torch.cuda, "device", lambda of: entered.append(of) or nullcontext())
     startup.load_kernels(torch.device(device), torch.bfloat16)
     free.set()
     startup.kernels_loaded()
     assert called == ([(torch.device(device), torch.bfloat16), False] if begun else [])
-    assert startup._kernels is None
+    assert entered == ([torch.device(device)] if begun else []) and startup._kernels is None
+
+
+def test_without_another_thread_a_worker_starts_all_the_same(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setenv(startup.PREFETCH, "1")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    startup.load_kernels(torch.device("cuda:0"), torch.bfloat16)
+    startup.kernels_loaded()
+
+
+def test_no_model_is_built_beside_the_thread(monkeypatch):
+    """Whether the build gets anywhere or not."""
+
+    class Built(Exception):
+        pass
+
+    def initialize(*_):
+        raise Built(startup._kernels)
+
+    monkeypatch.setattr(attach, "_initialize", initialize)
+    monkeypatch.setattr(attach.platform, "target_device", lambda config: torch.device("cpu"))
+    thread = threading.Thread(target=time.sleep, args=(0.2,))
+    monkeypatch.setattr(startup, "_kernels", thread)
+    thread.start()
+    with pytest.raises(Built, match="None"):
+        attach.build(
+            None, SimpleNamespace(dtype=torch.bfloat16), "", SimpleNamespace(nbytes=0, private=False),
+            Report("attached", "x", "target", 0),
+        )  # fmt: skip
+    assert not thread.is_alive()
+
+
+def test_the_kernels_are_those_of_a_rotary_embedding():
+    """Every operation that vLLM's computes its table with, on floats in rows of the same alignment."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.add(str(function))
+            return function(*args, **(kwargs or {}))
+
+    embedding = SimpleNamespace(rotary_dim=128, base=10000.0, max_position_embeddings=64, dtype=torch.bfloat16)
+    embedding._compute_inv_freq = lambda base: RotaryEmbedding._compute_inv_freq(embedding, base)
+    names = set()
+    with Seen():
+        expected = RotaryEmbedding._compute_cos_sin_cache(embedding).to(torch.bfloat16)
+    theirs, names = names, set()
+    with Seen():
+        table = startup.rotary(torch.device("cpu"), torch.bfloat16)
+    assert theirs <= names and "aten.pow.Scalar" in theirs
+    assert torch.equal(table, expected)
 
 
 def test_after_waiting_memory_settles_first():
@@ -125,7 +187,13 @@ def fork(child=lambda: True):
     """Whether child() is true in a forked child."""
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if child() else 1)
+        status = 1
+        try:
+            status = 0 if child() else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
@@ -188,20 +256,25 @@ def test_what_is_preloaded_is_there_before_a_fork(monkeypatch, tmp_path, caplog)
     assert fork(child)
 
 
-def test_the_compilers_rules_survive_the_process_group(tmp_path):
-    """torch forgets them there, and finds them out again when a model is built; what was kept is what it would find."""
+@pytest.mark.parametrize("patched", (False, True))
+def test_the_compilers_rules_survive_the_process_group(tmp_path, patched):
+    """torch forgets them there, and finds them out again when a model is built; what was kept is what it would find, also
+    where vLLM has put a function of its own in the place of torch's meanwhile."""
     import torch.distributed
 
     def child():
         from torch._dynamo import trace_rules
 
-        fresh = trace_rules.get_torch_obj_rule_map.__wrapped__
+        def bmm(*arguments, **options):
+            return original(*arguments, **options)
+
         startup.preload()
-        kept = trace_rules.get_torch_obj_rule_map()
+        kept, original = trace_rules.get_torch_obj_rule_map(), torch.bmm
+        if patched:
+            torch.bmm = bmm
         torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-        assert trace_rules.get_torch_obj_rule_map() is kept
-        found = fresh()
-        assert found is not kept and len(found) > 1000
-        return found == kept
+        now = trace_rules.get_torch_obj_rule_map()
+        fresh = trace_rules.get_torch_obj_rule_map.__wrapped__()
+        return (now is kept) is not patched and len(now) > 1000 and now == fresh and (bmm in now) is patched
 
     assert fork(child)

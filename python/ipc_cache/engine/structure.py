@@ -38,10 +38,8 @@ def modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         path, part = pending.pop()
         yield path, part
         if part._modules:
-            prefix = path + "." if path else ""
-            below = [(prefix + name, child) for name, child in part._modules.items() if child is not None]
-            below.reverse()
-            pending += below
+            below = [(join(path, name), child) for name, child in part._modules.items() if child is not None]
+            pending += below[::-1]
 
 
 def registered(path: str, module: nn.Module) -> Iterator[tuple[str, str, torch.Tensor | None, str]]:

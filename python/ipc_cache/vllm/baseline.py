@@ -43,7 +43,7 @@ def _corrected(original, formats: tuple[str, ...]):
             init_snapshot.measure()
         correct(init_snapshot, outside)
         requested = original(init_snapshot, cache_config, *more, **options)
-        if outside:
+        if outside and getattr(config.model_config.hf_text_config, "rope_parameters", None):
             startup.load_kernels(platform.target_device(config), config.model_config.dtype)
         return requested
 

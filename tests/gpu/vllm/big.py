@@ -58,32 +58,44 @@ def big_restarts(t, folder, memory, _):
 
 SWITCHES = {
     "nothing turned off": {}, "garbage collector as it is": {"IPC_CACHE_GC_FREEZE": "0"},
-    "nothing found out beside": {"IPC_CACHE_PREFETCH": "0"}, "what a reload would need is noted": {"IPC_CACHE_SKIP_RELOAD": "0"},
+    "kernels are loaded when they are called": {"IPC_CACHE_PREFETCH": "0"},
+    "what a reload would need is noted": {"IPC_CACHE_SKIP_RELOAD": "0"},
     "VLLM_ENABLE_STARTUP_PLAN=1, the first records": {"VLLM_ENABLE_STARTUP_PLAN": "1"}}
 
 
 def big_switches(t, folder, memory, _):
-    """What the plugin takes away from a start, each part turned off in turn, in interleaved rounds; and one start's profile."""
+    """What can be turned off in an engine whose modules are preloaded, in turn, in interleaved rounds; and one start's profile."""
     found = {name: [] for name in SWITCHES}
     options = {"model": str(folder), **t.broker_options(), **memory}
-    for _ in range(t.options.rounds):
-        for name, environment in SWITCHES.items():
-            with t.host.fork("big-switch", "job.serve", {"VLLM_PLUGINS": "ipc_cache", **environment}, options=options) as engine:
-                said = measured(engine)
-                found[name].append({**said, "load_ms": sum(engine.call("state")[0]["loads"][0]["phases"].values())})
-                engine.kill()
-            t.card.settled()
-    for name, starts in found.items():
-        t.bar(f"big, attached: {name}, {len(starts)} starts, minimum / median / maximum", None, "; ".join(
-            f"{what} {spread([said[key] for said in starts])} {key.rpartition('_')[2]}"
-            for key, what in (("start_s", "engine start"), ("load_ms", "load_model"), ("init_s", "init engine"))))
-    t.figures["big_switches"] = found
+    try:
+        for _ in range(t.options.rounds):
+            for name, environment in SWITCHES.items():
+                found[name].append(switched(t, environment, options))
+    finally:  # what there is, is told
+        tell_switches(t, found)
     trace = str(t.options.folder.resolve() / "start-profile.txt")
     with t.host.fork("big-profiled", "job.serve", {"VLLM_PLUGINS": "ipc_cache", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}, trace=trace,
                      options=options) as engine:
         t.bar("big, attached: engine in the caller's process, profiled", None, f"{engine.result()['start_s']:.2f} s; {trace}")
         engine.kill()
     t.card.settled()
+
+
+def switched(t, environment, options):
+    with t.host.fork("big-switch", "job.serve", {"VLLM_PLUGINS": "ipc_cache", **environment}, options=options) as engine:
+        said = measured(engine)
+        said["load_ms"] = sum(engine.call("state")[0]["loads"][0]["phases"].values())
+        engine.kill()
+    t.card.settled()
+    return said
+
+
+def tell_switches(t, found):
+    for name, starts in found.items():
+        t.bar(f"big, attached: {name}, {len(starts)} starts, minimum / median / maximum", None, "; ".join(
+            f"{what} {spread([said[key] for said in starts])} {key.rpartition('_')[2]}"
+            for key, what in (("start_s", "engine start"), ("load_ms", "load_model"), ("init_s", "init engine"))))
+    t.figures["big_switches"] = found
 
 
 def big_two(t, folder, memory, size):
