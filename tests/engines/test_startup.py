@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ipc_cache.vllm import accounting, attach, baseline, startup
+from ipc_cache.vllm import accounting, attach, baseline, kernels, startup
 from ipc_cache.vllm.report import Report
 
 
@@ -54,7 +54,7 @@ def test_the_check_sees_the_corrected_measurement(monkeypatch, load_format, rope
         model_config=SimpleNamespace(dtype="bfloat16", hf_text_config=SimpleNamespace(rope_parameters=rope)),
     )
     seen, loading = [], []
-    monkeypatch.setattr(startup, "load_kernels", lambda *where: loading.append((str(where[0]), where[1])))
+    monkeypatch.setattr(kernels, "load", lambda *where: loading.append((str(where[0]), where[1])))
     monkeypatch.setattr(vllm.config, "get_current_vllm_config", lambda: config)
     monkeypatch.setattr(
         vllm.model_executor.model_loader,
@@ -85,13 +85,13 @@ def test_kernels_are_loaded_beside_and_waited_for(monkeypatch, device, value, be
         raise RuntimeError("no such device")
 
     monkeypatch.setenv(startup.PREFETCH, value)
-    monkeypatch.setattr(startup, "rotary", rotary)
+    monkeypatch.setattr(kernels, "rotary", rotary)
     monkeypatch.setattr(torch.cuda, "device", lambda of: entered.append(of) or nullcontext())
-    startup.load_kernels(torch.device(device), torch.bfloat16)
+    kernels.load(torch.device(device), torch.bfloat16)
     free.set()
-    startup.kernels_loaded()
+    kernels.wait()
     assert called == ([(torch.device(device), torch.bfloat16), False] if begun else [])
-    assert entered == ([torch.device(device)] if begun else []) and startup._kernels is None
+    assert entered == ([torch.device(device)] if begun else []) and kernels._thread is None
 
 
 def test_without_another_thread_a_worker_starts_all_the_same(monkeypatch):
@@ -100,8 +100,8 @@ def test_without_another_thread_a_worker_starts_all_the_same(monkeypatch):
 
     monkeypatch.setenv(startup.PREFETCH, "1")
     monkeypatch.setattr(threading.Thread, "start", start)
-    startup.load_kernels(torch.device("cuda:0"), torch.bfloat16)
-    startup.kernels_loaded()
+    kernels.load(torch.device("cuda:0"), torch.bfloat16)
+    kernels.wait()
 
 
 def test_no_model_is_built_beside_the_thread(monkeypatch):
@@ -111,12 +111,12 @@ def test_no_model_is_built_beside_the_thread(monkeypatch):
         pass
 
     def initialize(*_):
-        raise Built(startup._kernels)
+        raise Built(kernels._thread)
 
     monkeypatch.setattr(attach, "_initialize", initialize)
     monkeypatch.setattr(attach.platform, "target_device", lambda config: torch.device("cpu"))
     thread = threading.Thread(target=time.sleep, args=(0.2,))
-    monkeypatch.setattr(startup, "_kernels", thread)
+    monkeypatch.setattr(kernels, "_thread", thread)
     thread.start()
     with pytest.raises(Built, match="None"):
         attach.build(
@@ -143,7 +143,7 @@ def test_the_kernels_are_those_of_a_rotary_embedding():
         expected = RotaryEmbedding._compute_cos_sin_cache(embedding).to(torch.bfloat16)
     theirs, names = names, set()
     with Seen():
-        table = startup.rotary(torch.device("cpu"), torch.bfloat16)
+        table = kernels.rotary(torch.device("cpu"), torch.bfloat16)
     assert theirs <= names and "aten.pow.Scalar" in theirs
     assert torch.equal(table, expected)
 

@@ -15,7 +15,7 @@ import torch
 
 from ipc_cache import engine
 from ipc_cache.manifest import HIDDEN, PARAMETER
-from ipc_cache.vllm import platform, rebuild, refuse, reload, startup
+from ipc_cache.vllm import kernels, platform, rebuild, refuse, reload, startup
 from ipc_cache.vllm.report import Report
 
 # What is no parameter and not larger than this is copied: engines write such tensors (scales of the cache, counters).
@@ -29,7 +29,7 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
     target = platform.target_device(vllm_config)
     _check_device(weights, target)
     with startup.collector_paused(), _default_dtype(model_config.dtype):
-        startup.kernels_loaded()
+        kernels.wait()
         reloads = nullcontext() if weights.private else reload.denied()
         with report.phase("skeleton"), reloads, engine.skeleton(target):
             model = _initialize(vllm_config, model_config, prefix)

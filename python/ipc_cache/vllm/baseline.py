@@ -9,7 +9,7 @@ After it the driver may be kept busy for the load, while vLLM goes on.
 import functools
 import sys
 
-from ipc_cache.vllm import platform, startup
+from ipc_cache.vllm import kernels, platform
 
 _MARK = "__ipc_cache__"
 
@@ -44,7 +44,7 @@ def _corrected(original, formats: tuple[str, ...]):
         correct(init_snapshot, outside)
         requested = original(init_snapshot, cache_config, *more, **options)
         if outside and getattr(config.model_config.hf_text_config, "rope_parameters", None):
-            startup.load_kernels(platform.target_device(config), config.model_config.dtype)
+            kernels.load(platform.target_device(config), config.model_config.dtype)
         return requested
 
     setattr(request_memory, _MARK, True)

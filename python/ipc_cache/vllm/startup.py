@@ -5,24 +5,23 @@ start of seven seconds, four. What exists when our loader is registered, or made
 taken out of those rounds; and a model is built without a round in between.
 
 IPC_CACHE_PREFETCH=0: in every process Triton hashes all of its own files before its first kernel, and our library is opened
-and looked through. A thread does so while vLLM reads its configuration; an engine core that is forked has it all then. In
-a worker on a GPU, before vLLM 0.32, one has the driver load kernels of the model's constructor while vLLM makes its runner.
+and looked through. A thread does so while vLLM reads its configuration; an engine core that is forked has it all then. See
+kernels.py for a worker's.
 
 preload(), for a program that starts engines again and again: what an engine core imports after its fork is imported before.
 """
 
 import gc
 import importlib
-import itertools
 import logging
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import torch
+
+from ipc_cache.vllm import compiler
 
 FREEZE = "IPC_CACHE_GC_FREEZE"
 PREFETCH = "IPC_CACHE_PREFETCH"
@@ -84,45 +83,10 @@ def prefetch() -> threading.Thread | None:
     without what it finds out, and does it itself."""
     if not on(PREFETCH):
         return None
-    thread = threading.Thread(target=_quietly, args=(_inherited(),), name="ipc-cache-prefetch", daemon=True)
+    thread = threading.Thread(target=quietly, args=(_inherited(),), name="ipc-cache-prefetch", daemon=True)
     thread.start()
     os.register_at_fork(before=_Joining(thread))
     return thread
-
-
-_kernels: threading.Thread | None = None
-
-
-def load_kernels(device: torch.device, dtype: torch.dtype) -> None:
-    """Has a thread compute what a rotary embedding does when it is made: the driver loads a kernel when it is called first,
-    60 to 100 ms for these, and torch holds no Python lock meanwhile. Call it for a model with such an embedding, and when
-    the device has been measured: what it takes there, the model's constructor would take. kernels_loaded() waits for it."""
-    global _kernels
-
-    def load() -> None:
-        with torch.cuda.device(device):  # it is each thread's own
-            rotary(device, dtype)
-
-    if on(PREFETCH) and device.type == "cuda":
-        thread = threading.Thread(target=_quietly, args=([load],), name="ipc-cache-kernels", daemon=True)
-        with suppress(RuntimeError):  # no more threads
-            thread.start()
-            _kernels = thread
-
-
-def kernels_loaded() -> None:
-    """Whoever builds a model has nobody beside him on the device."""
-    global _kernels
-    if _kernels is not None:
-        _kernels.join()
-        _kernels = None
-
-
-def rotary(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """A table of cosines and sines, in vLLM's steps and with rows of a usual length, by which torch chooses kernels."""
-    frequencies = 1.0 / (10000.0 ** (torch.arange(0, 128, 2, dtype=torch.float, device=device) / 128))
-    angles = torch.einsum("i,j -> ij", torch.arange(64, dtype=torch.float, device=device), frequencies)
-    return torch.cat((angles.cos(), angles.sin()), dim=-1).to(dtype)
 
 
 def _inherited() -> list[Callable[[], object]]:
@@ -159,49 +123,13 @@ def preload() -> list[str]:
                 logger.debug("ipc_cache: %s is not preloaded: %s", name, error)
             else:
                 imported.append(name)
-        _quietly([_back_ends])
-    _quietly([_rules])  # not before: the functions that initialise CUDA are themselves among those that have rules
+        quietly([compiler.find_back_ends])
+    # Not before: the functions that initialise CUDA have rules, too.
+    quietly([compiler.keep_rules])
     if on(PREFETCH):
-        _quietly(_inherited())
+        quietly(_inherited())
     freeze()
     return imported
-
-
-def _back_ends() -> None:
-    """What torch.compile has to choose from."""
-    registry = sys.modules.get("torch._dynamo.backends.registry")
-    if registry is not None:
-        registry.list_backends(exclude_tags=())
-
-
-def _rules() -> None:
-    """What each function of torch is to torch.compile, which finds that out when a model is built, in eager mode too.
-
-    init_process_group() has torch forget it, since some of it is asked for while torch is still being imported, and is
-    something else then. So it is forgotten now, and what is found then is kept, for as long as nobody has put another
-    function in the place of one of torch's."""
-    rules: Any = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is None:
-        return
-    find = rules.get_torch_obj_rule_map
-    forget = type(find).cache_clear
-    forget(find)
-    find()
-    known = list(_functions(rules))
-
-    def cache_clear() -> None:
-        if any(owner.get(name) is not function for owner, name, function in known):
-            forget(find)
-
-    find.cache_clear = cache_clear
-
-
-def _functions(rules: Any) -> Iterator[tuple[Mapping[str, Any], str, Any]]:
-    """What has a rule: a module's or class's __dict__, the name in it, and what stands there; of nobody's files."""
-    for name in itertools.chain(*rules.torch_name_rule_map):
-        path, _, attribute = name.rpartition("#" if "#" in name else ".")
-        owner = getattr(sys.modules.get(path) or rules.load_object(path), "__dict__", {})
-        yield owner, attribute, owner.get(attribute)
 
 
 @contextmanager
@@ -239,8 +167,8 @@ class _Joining:
             self.patience = 0.0
 
 
-def _quietly(functions: list[Callable[[], object]]) -> None:
-    # What fails here is met again, by who needs it and can say so.
+def quietly(functions: list[Callable[[], object]]) -> None:
+    """Calls them all. What fails here is met again, by who needs it and can say so."""
     for function in functions:
         try:
             function()
