@@ -5,16 +5,14 @@ import logging
 import os
 import sys
 import threading
-import time
 import traceback
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ipc_cache.vllm import accounting, attach, baseline, kernels, startup
-from ipc_cache.vllm.report import Report
 
 
 def snapshot():
@@ -105,25 +103,28 @@ def test_without_another_thread_a_worker_starts_all_the_same(monkeypatch):
 
 
 def test_no_model_is_built_beside_the_thread(monkeypatch):
-    """Whether the build gets anywhere or not."""
+    """Waiting for it is part of the skeleton's time."""
+    steps = []
 
     class Built(Exception):
         pass
 
+    @contextmanager
+    def phase(name):
+        steps.append(name)
+        yield
+
     def initialize(*_):
-        raise Built(kernels._thread)
+        steps.append("built")
+        raise Built
 
     monkeypatch.setattr(attach, "_initialize", initialize)
     monkeypatch.setattr(attach.platform, "target_device", lambda config: torch.device("cpu"))
-    thread = threading.Thread(target=time.sleep, args=(0.2,))
-    monkeypatch.setattr(kernels, "_thread", thread)
-    thread.start()
-    with pytest.raises(Built, match="None"):
-        attach.build(
-            None, SimpleNamespace(dtype=torch.bfloat16), "", SimpleNamespace(nbytes=0, private=False),
-            Report("attached", "x", "target", 0),
-        )  # fmt: skip
-    assert not thread.is_alive()
+    monkeypatch.setattr(kernels, "_thread", SimpleNamespace(join=lambda: steps.append("joined")))
+    weights = SimpleNamespace(nbytes=0, private=False)
+    with pytest.raises(Built):
+        attach.build(None, SimpleNamespace(dtype=torch.bfloat16), "", weights, SimpleNamespace(phase=phase))
+    assert steps == ["skeleton", "joined", "built"] and kernels._thread is None
 
 
 def test_the_kernels_are_those_of_a_rotary_embedding():

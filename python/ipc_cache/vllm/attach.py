@@ -29,10 +29,11 @@ def build(vllm_config, model_config, prefix: str, weights, report: Report) -> to
     target = platform.target_device(vllm_config)
     _check_device(weights, target)
     with startup.collector_paused(), _default_dtype(model_config.dtype):
-        kernels.wait()
         reloads = nullcontext() if weights.private else reload.denied()
-        with report.phase("skeleton"), reloads, engine.skeleton(target):
-            model = _initialize(vllm_config, model_config, prefix)
+        with report.phase("skeleton"):
+            kernels.wait()
+            with reloads, engine.skeleton(target):
+                model = _initialize(vllm_config, model_config, prefix)
         refuse.check_methods(model)
         with report.phase("bind"):
             bound = engine.bind(model, weights, private=() if weights.private else _copies(weights))
