@@ -3,8 +3,8 @@
 import statistics
 
 import lives
-from starts import load_bars
-from trial import MIB, PROMPTS, measured, mib, phases, spread
+from starts import load_bars, rows, start
+from trial import MIB, PROMPTS, mib, phases
 
 
 def big_published(t, folder, memory):
@@ -66,36 +66,21 @@ SWITCHES = {
 def big_switches(t, folder, memory, _):
     """What can be turned off in an engine whose modules are preloaded, in turn, in interleaved rounds; and one start's profile."""
     found = {name: [] for name in SWITCHES}
-    options = {"model": str(folder), **t.broker_options(), **memory}
     try:
-        for _ in range(t.options.rounds):
+        for i in range(t.options.rounds):
             for name, environment in SWITCHES.items():
-                found[name].append(switched(t, environment, options))
+                found[name].append(start(t, folder, "switch", "attached", i, {**memory, "environment": environment}))
     finally:  # what there is, is told
-        tell_switches(t, found)
+        for name, starts in found.items():
+            if starts:
+                rows(t, f"big, attached: {name}", starts)
+        t.figures["big_switches"] = found
     trace = str(t.options.folder.resolve() / "start-profile.txt")
     with t.host.fork("big-profiled", "job.serve", {"VLLM_PLUGINS": "ipc_cache", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}, trace=trace,
-                     options=options) as engine:
+                     options={"model": str(folder), **t.broker_options(), **memory}) as engine:
         t.bar("big, attached: engine in the caller's process, profiled", None, f"{engine.result()['start_s']:.2f} s; {trace}")
         engine.kill()
     t.card.settled()
-
-
-def switched(t, environment, options):
-    with t.host.fork("big-switch", "job.serve", {"VLLM_PLUGINS": "ipc_cache", **environment}, options=options) as engine:
-        said = measured(engine)
-        said["load_ms"] = sum(engine.call("state")[0]["loads"][0]["phases"].values())
-        engine.kill()
-    t.card.settled()
-    return said
-
-
-def tell_switches(t, found):
-    for name, starts in found.items():
-        t.bar(f"big, attached: {name}, {len(starts)} starts, minimum / median / maximum", None, "; ".join(
-            f"{what} {spread([said[key] for said in starts])} {key.rpartition('_')[2]}"
-            for key, what in (("start_s", "engine start"), ("load_ms", "load_model"), ("init_s", "init engine"))))
-    t.figures["big_switches"] = found
 
 
 def big_two(t, folder, memory, size):
